@@ -1,0 +1,1 @@
+//! In-process clusters, wire tests and architecture tests.

@@ -1,0 +1,196 @@
+//! The observed state of the backends, as telemetry publishes it: one value, replaced whole.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{BackendId, BlockUnit, Incarnation, ModelId, Moment, RankId};
+
+/// All backends at one revision.
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    /// Grows with every change.
+    pub revision: u64,
+    /// The backends, ordered by id.
+    pub backends: Vec<Arc<Backend>>,
+}
+
+impl Fleet {
+    /// The backend of that name.
+    pub fn backend(&self, id: &BackendId) -> Option<&Arc<Backend>> {
+        self.backends.iter().find(|b| b.id == *id)
+    }
+
+    /// Backends that take new requests for `model`.
+    pub fn ready_for<'a>(&'a self, model: &'a ModelId) -> impl Iterator<Item = &'a Arc<Backend>> {
+        self.backends.iter().filter(move |b| b.state == BackendState::Ready && b.serves(model))
+    }
+}
+
+/// One engine endpoint as it was last seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backend {
+    /// The operator's name for it.
+    pub id: BackendId,
+    /// Which life of it; bookings of another life do not count here.
+    pub incarnation: Incarnation,
+    /// Scheme, host and port, without a trailing slash (`http://10.0.0.7:8000`).
+    pub url: Arc<str>,
+    /// The software behind it.
+    pub engine: EngineKind,
+    /// Whether it takes requests.
+    pub state: BackendState,
+    /// What it serves, as its `/v1/models` said last.
+    pub models: Vec<ServedModel>,
+    /// Its data-parallel ranks, by rank number; never empty.
+    pub ranks: Vec<RankState>,
+    /// Round trip of the probe, smoothed; part of the score.
+    pub network: Duration,
+}
+
+impl Backend {
+    /// Whether `model` is on its list.
+    pub fn serves(&self, model: &ModelId) -> bool {
+        self.models.iter().any(|m| m.id == *model)
+    }
+
+    /// The full id of one of its ranks.
+    pub fn rank_id(&self, rank: u16) -> RankId {
+        RankId { backend: self.id.clone(), incarnation: self.incarnation, rank }
+    }
+}
+
+/// The software of a backend. It decides which metrics are read and which eviction is mirrored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EngineKind {
+    /// vLLM, and the engine double, which speaks as vLLM does.
+    Vllm,
+    /// llama.cpp's server. It has slots, not blocks: `text` level until its mirror exists.
+    LlamaCpp,
+    /// Anything else that speaks the OpenAI API: `text` level.
+    Other,
+}
+
+impl EngineKind {
+    /// The name in config, labels and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EngineKind::Vllm => "vllm",
+            EngineKind::LlamaCpp => "llama-cpp",
+            EngineKind::Other => "other",
+        }
+    }
+}
+
+/// Where a backend stands. Only `Ready` takes new requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendState {
+    /// Known, not yet probed with success.
+    Joining,
+    /// Probes succeed.
+    Ready,
+    /// It was ready and its probes fail.
+    Down,
+}
+
+impl BackendState {
+    /// Every state, for metrics that show one series per state.
+    pub const ALL: [BackendState; 3] =
+        [BackendState::Joining, BackendState::Ready, BackendState::Down];
+
+    /// The name in labels, logs and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            BackendState::Joining => "joining",
+            BackendState::Ready => "ready",
+            BackendState::Down => "down",
+        }
+    }
+}
+
+/// One entry of a backend's `/v1/models`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServedModel {
+    /// The name that requests use.
+    pub id: ModelId,
+    /// Longest prompt plus output in tokens, where the engine tells.
+    pub max_model_len: Option<u32>,
+    /// The engine's own JSON object for it, unchanged: metadata must reach clients whole.
+    pub listing: Arc<str>,
+    /// Whether the parity check of this model on this backend passed. `None`: not checked,
+    /// as there is no model folder or the engine has no way to ask.
+    pub parity: Option<bool>,
+}
+
+/// One rank of a backend.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankState {
+    /// The data-parallel rank, from 0.
+    pub rank: u16,
+    /// Its cache, where the engine tells.
+    pub cache: Option<CacheConfig>,
+    /// The newest load sample; absent until the first scrape, kept when scrapes fail.
+    pub load: Option<LoadSample>,
+}
+
+/// What the engine says of its KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheConfig {
+    /// Tokens in one of the engine's blocks.
+    pub block_size: u32,
+    /// Blocks that can hold content. For vLLM that is one less than it reports, as its block 0
+    /// is a placeholder (`vllm/v1/core/block_pool.py`, `null_block`).
+    pub usable_blocks: u32,
+    /// Whether prefix caching is on at all.
+    pub prefix_caching: bool,
+}
+
+impl CacheConfig {
+    /// The unit that keys for this engine are made in.
+    pub const fn unit(&self) -> BlockUnit {
+        BlockUnit::for_engine_block(self.block_size)
+    }
+}
+
+/// One reading of a rank's load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadSample {
+    /// When the page was read.
+    pub at: Moment,
+    /// Requests in the engine's batch.
+    pub running: u32,
+    /// Requests the engine has accepted and not begun.
+    pub waiting: u32,
+    /// Share of blocks that live requests hold, 0 to 1. No measure of what is cached.
+    pub kv_usage: Option<f64>,
+    /// Requests preempted so far.
+    pub preemptions: Option<u64>,
+    /// Prompt tokens looked up in, and found in, the prefix cache so far.
+    pub prefix_cache: Option<(u64, u64)>,
+}
+
+/// How well a backend's cache content is known, best last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EvidenceLevel {
+    /// No tokenizer, or one that disagrees with the engine: keys over text.
+    Text,
+    /// The engine's eviction mirrored, nothing heard back.
+    Model,
+}
+
+impl EvidenceLevel {
+    /// Every level, for metrics that show one series per level.
+    pub const ALL: [EvidenceLevel; 2] = [EvidenceLevel::Text, EvidenceLevel::Model];
+
+    /// The name in labels, logs and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EvidenceLevel::Text => "text",
+            EvidenceLevel::Model => "model",
+        }
+    }
+}

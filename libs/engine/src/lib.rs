@@ -1,0 +1,1 @@
+//! What differs between engines: metrics pages, capabilities, model lists.

@@ -1,0 +1,1 @@
+//! JSON logs and the metrics registry.

@@ -1,0 +1,1 @@
+//! Signals, drain, supervised tasks and the admin port.

@@ -1,0 +1,1 @@
+//! Filter, score and pick: pure functions over a snapshot.

@@ -1,0 +1,1 @@
+//! Layered settings with errors that name the key, and secrets that do not print.

@@ -1,0 +1,1 @@
+//! The engine model with vLLM's exact free queue, and the workloads.

@@ -1,0 +1,1 @@
+//! Tokenizers, chat templates, block keys and the cache of tokenised prefixes.

@@ -1,0 +1,1 @@
+//! The edge: auth, limits, tokenising, streaming, failover.

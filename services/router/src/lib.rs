@@ -1,0 +1,1 @@
+//! The router: KV map, load book, selection and booking per pool.

@@ -1,0 +1,1 @@
+//! Telemetry: scrapes, probes and reconciles the backends.

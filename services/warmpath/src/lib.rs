@@ -1,0 +1,1 @@
+//! All services in one process, the operator's command line and the engine double.

@@ -1,0 +1,2 @@
+//! The `warmpath` binary.
+fn main() {}
