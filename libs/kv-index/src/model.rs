@@ -1,0 +1,328 @@
+//! The plainest possible mirror of vLLM's block pool: one entry per physical block, a free
+//! queue per rank, a map from whole prefix to the physical copies of its last block.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use domain::BlockKey;
+
+use crate::matches::Matches;
+use crate::types::{IndexStats, Matched, RankStats, Slot, Started};
+
+type Prefix = Vec<BlockKey>;
+
+/// What a physical block in the free queue or in a request holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Content {
+    Nothing,
+    Output,
+    Keyed(Prefix),
+}
+
+#[derive(Debug, Default)]
+struct Rank {
+    capacity: u32,
+    next_block: u64,
+    content: HashMap<u64, Content>,
+    pins: HashMap<u64, u32>,
+    queue: VecDeque<u64>,
+    cached: HashMap<Prefix, Vec<u64>>,
+    booked: HashMap<Prefix, u32>,
+    /// Blocks that exist beyond the capacity and go as soon as the queue has one.
+    debt: u32,
+    bookings: u32,
+    evicted: Vec<Option<BlockKey>>,
+}
+
+impl Rank {
+    fn fresh(&mut self) -> u64 {
+        self.next_block += 1;
+        self.content.insert(self.next_block, Content::Nothing);
+        self.next_block
+    }
+
+    fn evict(&mut self, block: u64) -> bool {
+        match self.content.insert(block, Content::Nothing) {
+            Some(Content::Keyed(prefix)) => {
+                self.evicted.push(prefix.last().copied());
+                let copies = self.cached.get_mut(&prefix).expect("a keyed block is in the map");
+                copies.retain(|copy| *copy != block);
+                if copies.is_empty() {
+                    self.cached.remove(&prefix);
+                }
+                true
+            }
+            Some(Content::Output) => {
+                self.evicted.push(None);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn allocate(&mut self, evicted: &mut u32) -> u64 {
+        let block = match self.queue.pop_front() {
+            Some(block) => {
+                *evicted += u32::from(self.evict(block));
+                block
+            }
+            None => {
+                self.debt += 1;
+                self.fresh()
+            }
+        };
+        self.pins.insert(block, 1);
+        block
+    }
+
+    fn release(&mut self, block: u64) {
+        let pins = self.pins.get_mut(&block).expect("a request's block is pinned");
+        *pins -= 1;
+        if *pins == 0 {
+            self.pins.remove(&block);
+            if self.content[&block] == Content::Nothing {
+                self.queue.push_front(block);
+            } else {
+                self.queue.push_back(block);
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        while self.debt > 0 {
+            let Some(block) = self.queue.pop_front() else { return };
+            self.evict(block);
+            self.content.remove(&block);
+            self.debt -= 1;
+        }
+    }
+
+    fn holds(&self, prefix: &[BlockKey]) -> bool {
+        self.cached.contains_key(prefix)
+    }
+}
+
+/// A booking of the model.
+#[must_use]
+#[derive(Debug)]
+pub struct Booking {
+    slot: Slot,
+    keys: Prefix,
+    extra: u32,
+    generated: u32,
+    started: Option<Started>,
+    keyed_blocks: Vec<u64>,
+    anonymous: Vec<u64>,
+}
+
+/// The model.
+#[derive(Debug, Default)]
+pub struct KvIndex {
+    ranks: Vec<Option<Rank>>,
+}
+
+impl KvIndex {
+    /// An empty index.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn rank(&mut self, slot: Slot) -> Option<&mut Rank> {
+        self.ranks.get_mut(slot.index as usize)?.as_mut()
+    }
+
+    /// Adds a rank with so many usable blocks.
+    pub fn add_rank(&mut self, capacity_blocks: u32) -> Slot {
+        let mut rank = Rank::default();
+        let index = self.ranks.len() as u32;
+        for _ in 0..capacity_blocks {
+            let block = rank.fresh();
+            rank.queue.push_back(block);
+        }
+        rank.capacity = capacity_blocks;
+        self.ranks.push(Some(rank));
+        Slot { index, generation: 0 }
+    }
+
+    /// Forgets a rank.
+    pub fn remove_rank(&mut self, slot: Slot) {
+        if let Some(rank) = self.ranks.get_mut(slot.index as usize) {
+            *rank = None;
+        }
+    }
+
+    /// Changes the usable blocks.
+    pub fn set_capacity(&mut self, slot: Slot, blocks: u32) {
+        let Some(rank) = self.rank(slot) else { return };
+        for _ in blocks..rank.capacity {
+            rank.debt += 1;
+        }
+        for _ in rank.capacity..blocks {
+            if rank.debt > 0 {
+                rank.debt -= 1;
+            } else {
+                let block = rank.fresh();
+                rank.queue.push_front(block);
+            }
+        }
+        rank.capacity = blocks;
+        rank.settle();
+    }
+
+    /// Longest contiguous prefix of every rank.
+    pub fn match_prefix(&self, keys: &[BlockKey], into: &mut Matches) {
+        into.clear();
+        for (index, rank) in self.ranks.iter().enumerate() {
+            let Some(rank) = rank else { continue };
+            let slot = Slot { index: index as u32, generation: 0 };
+            let ends = 1..=keys.len();
+            let confirmed = ends.clone().take_while(|end| rank.holds(&keys[..*end])).count();
+            let blocks = ends
+                .take_while(|end| {
+                    rank.holds(&keys[..*end]) || rank.booked.contains_key(&keys[..*end])
+                })
+                .count();
+            if blocks > 0 {
+                into.found.push(Matched {
+                    slot,
+                    blocks: blocks as u32,
+                    confirmed_blocks: confirmed as u32,
+                });
+            }
+        }
+    }
+
+    /// Counts a prompt as resident at once.
+    pub fn book(&mut self, slot: Slot, keys: &[BlockKey], extra_blocks: u32) -> Booking {
+        if let Some(rank) = self.rank(slot) {
+            rank.bookings += 1;
+            for end in 1..=keys.len() {
+                *rank.booked.entry(keys[..end].to_vec()).or_default() += 1;
+            }
+        }
+        Booking {
+            slot,
+            keys: keys.to_vec(),
+            extra: extra_blocks,
+            generated: 0,
+            started: None,
+            keyed_blocks: Vec::new(),
+            anonymous: Vec::new(),
+        }
+    }
+
+    fn unbook(rank: &mut Rank, keys: &[BlockKey]) {
+        for end in 1..=keys.len() {
+            let count = rank.booked.get_mut(&keys[..end]).expect("booked before");
+            *count -= 1;
+            if *count == 0 {
+                rank.booked.remove(&keys[..end]);
+            }
+        }
+    }
+
+    /// Predicted start of the prefill.
+    pub fn start(&mut self, booking: &mut Booking) -> Started {
+        if let Some(started) = booking.started {
+            return started;
+        }
+        let Some(rank) = self.rank(booking.slot) else { return Started::default() };
+        let keys = booking.keys.clone();
+        Self::unbook(rank, &keys);
+        let limit = if booking.extra == 0 { keys.len().saturating_sub(1) } else { keys.len() };
+        let cached = (1..=limit).take_while(|end| rank.holds(&keys[..*end])).count();
+        for end in 1..=cached {
+            let block = rank.cached[&keys[..end]][0];
+            *rank.pins.entry(block).or_default() += 1;
+            rank.queue.retain(|queued| *queued != block);
+            booking.keyed_blocks.push(block);
+        }
+        let mut evicted = 0;
+        for _ in cached..keys.len() {
+            booking.keyed_blocks.push(rank.allocate(&mut evicted));
+        }
+        for _ in 0..booking.extra {
+            booking.anonymous.push(rank.allocate(&mut evicted));
+        }
+        for end in cached + 1..=keys.len() {
+            let block = booking.keyed_blocks[end - 1];
+            let prefix = keys[..end].to_vec();
+            rank.content.insert(block, Content::Keyed(prefix.clone()));
+            rank.cached.entry(prefix).or_default().push(block);
+        }
+        let started = Started { cached_blocks: cached as u32, evicted_blocks: evicted };
+        booking.started = Some(started);
+        started
+    }
+
+    /// Output blocks so far.
+    pub fn grow(&mut self, booking: &mut Booking, generated_blocks: u32) {
+        let Some(rank) = self.rank(booking.slot) else { return };
+        if booking.started.is_none() {
+            return;
+        }
+        while booking.generated < generated_blocks {
+            booking.anonymous.push(rank.allocate(&mut 0));
+            booking.generated += 1;
+        }
+    }
+
+    /// The request's end.
+    pub fn finish(&mut self, mut booking: Booking, output_cached_blocks: u32) {
+        self.start(&mut booking);
+        let Some(rank) = self.rank(booking.slot) else { return };
+        rank.bookings -= 1;
+        let outputs = (output_cached_blocks as usize).min(booking.anonymous.len());
+        for block in &booking.anonymous[..outputs] {
+            rank.content.insert(*block, Content::Output);
+        }
+        for block in booking.keyed_blocks.iter().chain(&booking.anonymous).rev() {
+            rank.release(*block);
+        }
+        rank.settle();
+    }
+
+    /// The booking never came to be.
+    pub fn rollback(&mut self, booking: Booking) {
+        if booking.started.is_some() {
+            return self.finish(booking, 0);
+        }
+        let Some(rank) = self.rank(booking.slot) else { return };
+        rank.bookings -= 1;
+        Self::unbook(rank, &booking.keys);
+    }
+
+    /// Cached blocks that would go.
+    pub fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
+        let Some(Some(rank)) = self.ranks.get(slot.index as usize) else { return 0 };
+        let next = rank.queue.iter().take(new_blocks as usize);
+        next.filter(|block| rank.content[*block] != Content::Nothing).count() as u32
+    }
+
+    /// State of a rank.
+    pub fn rank_stats(&self, slot: Slot) -> Option<RankStats> {
+        let rank = self.ranks.get(slot.index as usize)?.as_ref()?;
+        let blank = |block: &&u64| rank.content[*block] == Content::Nothing;
+        let anonymous = rank.pins.keys().filter(blank).count()
+            + rank.content.values().filter(|content| **content == Content::Output).count();
+        Some(RankStats {
+            capacity: rank.capacity,
+            pinned_blocks: rank.pins.len() as u32,
+            resident_keyed_blocks: rank.cached.len() as u32,
+            anonymous_blocks: anonymous as u32,
+            free_blocks: rank.queue.iter().filter(blank).count() as u32,
+            bookings: rank.bookings,
+        })
+    }
+
+    /// Size.
+    pub fn stats(&self) -> IndexStats {
+        let ranks = || self.ranks.iter().flatten();
+        let distinct: HashSet<&Prefix> =
+            ranks().flat_map(|rank| rank.cached.keys().chain(rank.booked.keys())).collect();
+        IndexStats {
+            nodes: distinct.len(),
+            distinct_blocks: distinct.len(),
+            residencies: ranks().map(|rank| rank.cached.len()).sum(),
+        }
+    }
+}
