@@ -1,0 +1,120 @@
+//! The accept loop of an HTTP port: bounded connections, slow clients cut off, a graceful end.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::TaskSpawner;
+
+/// Bounds of an HTTP port.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeLimits {
+    /// Connections served at a time; further ones wait in the system's backlog.
+    pub max_connections: usize,
+    /// Time for a request's head to arrive, and for the next one on a kept connection.
+    pub header_timeout: Duration,
+}
+
+impl ServeLimits {
+    /// For an admin port: a few scrapers, probes and people.
+    pub const ADMIN: Self = Self { max_connections: 64, header_timeout: Duration::from_secs(30) };
+}
+
+/// First and longest pause after the system refuses a connection (most often: no file handles
+/// are left), so that the loop does not spin.
+const ACCEPT_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// Serves `router` over HTTP/1.1 and h2c until the spawner's drain is signalled. Then it stops
+/// listening and returns; connections finish the request they are in, as tasks of the spawner.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ServeLimits,
+    spawner: TaskSpawner,
+) {
+    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let drain = spawner.drain();
+    let mut pause = ACCEPT_PAUSE[0];
+    loop {
+        let accepted = tokio::select! {
+            accepted = accept(&listener, &permits) => accepted,
+            () = drain.signaled() => return,
+        };
+        match accepted {
+            Ok((stream, permit)) => {
+                pause = ACCEPT_PAUSE[0];
+                let router = router.clone();
+                let connection = Connection { stream, router, limits, permit };
+                spawner.spawn("http-connection", connection.run(spawner.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(ACCEPT_PAUSE[1]);
+            }
+        }
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, permit))
+}
+
+/// The streams of an HTTP/2 connection are supervised tasks like any other.
+impl<F> hyper::rt::Executor<F> for TaskSpawner
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        self.spawn("http-stream", async move {
+            stream.await;
+        });
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    router: Router,
+    limits: ServeLimits,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn run(self, spawner: TaskSpawner) {
+        let drain = spawner.drain();
+        let mut builder = auto::Builder::new(spawner);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
+        builder.http2().timer(TokioTimer::new());
+        let service = TowerToHyperService::new(self.router);
+        let connection = builder.serve_connection(TokioIo::new(self.stream), service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = drain.signaled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(error, "a connection broke");
+        }
+        drop(self.permit);
+    }
+}
+
+#[cfg(test)]
+mod tests;
