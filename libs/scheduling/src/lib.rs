@@ -1,1 +1,23 @@
-//! Filter, score and pick: pure functions over a snapshot.
+//! Which rank should take a request: estimators per rank, and a pure choice between them.
+//!
+//! ```text
+//! score = network + queue delay + prefill(uncached, cached) + eviction cost     [s, lower wins]
+//! ```
+//!
+//! - [`PrefillFit`] learns how long a rank's prefill takes.
+//! - [`LoadBook`] knows how many seconds of prefill stand before a rank.
+//! - [`select`] ranks candidates from a snapshot of both. It has no side effects: booking the
+//!   winner is the caller's second, explicit step.
+//!
+//! Nothing here reads a clock: every `now` is an argument, so that a service and a simulation
+//! in virtual time run the same code.
+
+pub mod fit;
+pub mod load;
+pub mod select;
+
+pub use fit::{Coefficients, PrefillFit};
+pub use load::{LoadBook, Sample, Work};
+pub use select::{
+    CandidateView, Config, Policy, RANKED_LIMIT, Scored, Selection, Selector, UnknownPolicy, select,
+};

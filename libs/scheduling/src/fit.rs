@@ -1,0 +1,286 @@
+//! How long a rank's prefill takes, learned while it works.
+//!
+//! ```text
+//! prefill(u, c) = α + β·u + γ·u·(c + u/2)      u uncached tokens, c cached tokens before them
+//! ```
+//!
+//! α is what every prompt costs, β the part of a token that grows with the model (projections,
+//! feed-forward), γ the attention of each new token over all tokens before it: `u·c` pairs with
+//! the cached ones and about `u²/2` among themselves.
+//!
+//! The fit is recursive least squares on *relative* errors, so that a prompt of 50 tokens and
+//! one of 50,000 count the same. It is meant to be useful after one sample and safe after a
+//! million:
+//!
+//! - The prior's uncertainty is mostly common to all three coefficients ("this engine is k times
+//!   slower than thought"), so the first sample already scales the whole curve.
+//! - Old samples are forgotten only in the direction that a new sample speaks about: hours of
+//!   short prompts do not wash out what is known of long ones, and repeating one prompt does not
+//!   blow up the covariance. Its inverse also has a floor, which bounds the covariance.
+//! - Residuals are clipped at a few times their usual size, so one stalled request moves little.
+//!   Several samples in a row that miss far to the same side are a change of speed instead: the
+//!   fit then opens up again around what it knows.
+//! - Coefficients are projected onto the non-negative ones in the metric of the fit, which is the
+//!   exact constrained solution. Predictions are therefore never negative, and never fall when a
+//!   prompt grows.
+
+mod linear;
+#[cfg(test)]
+mod tests;
+
+use linear::{Matrix, Vector, dot, nearest_non_negative};
+
+/// Weight that an old sample keeps when a new one says something about the same direction:
+/// a memory of 1 / (1 − 0.98) = 50 samples.
+const MEMORY: f64 = 0.98;
+
+/// Expected relative spread of a single sample.
+const NOISE: f64 = 0.2;
+
+/// Variances of the prior, relative to the coefficients: of the factor that all share (twice as
+/// slow or fast is nothing unusual) and of each alone.
+const COMMON_VARIANCE: f64 = 4.0;
+const OWN_VARIANCE: f64 = 1.0;
+
+/// Share of the prior's information that is never forgotten.
+const INFORMATION_FLOOR: f64 = 0.01;
+
+/// Residuals are clipped at this many times their mean size, within the bounds below.
+const CLIP_FACTOR: f64 = 3.0;
+/// Never clipped below: half of the prediction is within ordinary scatter.
+const CLIP_MIN: f64 = 0.5;
+/// Never allowed above: one sample at most quadruples the prediction for its own shape.
+const CLIP_MAX: f64 = 3.0;
+/// Weight of a new residual in their mean size.
+const SCATTER_GAIN: f64 = 0.1;
+
+/// A sample this many times above or below the prediction misses far.
+const FAR: f64 = 1.5;
+/// So many far misses in a row on one side are a change of speed.
+const CHANGE_RUN: u8 = 5;
+
+/// Differences below a millisecond are the noise of sockets and schedulers; shorter predictions
+/// weigh as if they were one.
+const NORMALISER_FLOOR_SECONDS: f64 = 1e-3;
+
+/// Anything longer was not a prefill.
+const MAX_SAMPLE_SECONDS: f64 = 3_600.0;
+
+/// A coefficient's scale is at least this share of what the default prior has at the same speed,
+/// so that one which is zero now can still grow.
+const SCALE_FLOOR: f64 = 0.1;
+
+/// The three coefficients of a prefill's time. All are finite and ≥ 0 in a fit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coefficients {
+    /// α: seconds that every prefill costs.
+    pub fixed_seconds: f64,
+    /// β: seconds per uncached token.
+    pub per_token_seconds: f64,
+    /// γ: seconds per pair of an uncached token and a token before it.
+    pub per_pair_seconds: f64,
+}
+
+impl Coefficients {
+    /// The prior for a rank of which nothing is known: 20,000 tokens per second, which a model of
+    /// about 8 billion weights reaches on one data-centre GPU; 5 ms for scheduling and one step;
+    /// and attention that costs as much as the rest at 100,000 tokens of new prompt. An
+    /// engine ten times slower or faster is learned within a few samples.
+    pub const DEFAULT: Coefficients =
+        Coefficients { fixed_seconds: 5e-3, per_token_seconds: 5e-5, per_pair_seconds: 1e-9 };
+
+    /// Seconds to prefill `uncached` tokens after `cached` ones.
+    pub fn predict_seconds(&self, uncached: u32, cached: u32) -> f64 {
+        self.fixed_seconds + self.token_seconds(uncached, cached)
+    }
+
+    /// The part of [`Self::predict_seconds`] that comes from tokens: what these tokens add to a
+    /// prefill that happens anyway.
+    pub fn token_seconds(&self, uncached: u32, cached: u32) -> f64 {
+        let [_, tokens, pairs] = regressors(uncached, cached);
+        self.per_token_seconds * tokens + self.per_pair_seconds * pairs
+    }
+
+    /// With every value that makes no sense (negative, not finite) replaced by the default's.
+    fn sensible(self) -> Vector {
+        let mut values = self.to_vector();
+        for (value, default) in values.iter_mut().zip(Self::DEFAULT.to_vector()) {
+            if !(value.is_finite() && *value >= 0.0) {
+                *value = default;
+            }
+        }
+        values
+    }
+
+    const fn to_vector(self) -> Vector {
+        [self.fixed_seconds, self.per_token_seconds, self.per_pair_seconds]
+    }
+
+    const fn from_vector([fixed_seconds, per_token_seconds, per_pair_seconds]: Vector) -> Self {
+        Self { fixed_seconds, per_token_seconds, per_pair_seconds }
+    }
+}
+
+impl Default for Coefficients {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// An online fit of one rank's prefill time. See the [module's page](self).
+#[derive(Clone, Debug)]
+pub struct PrefillFit {
+    /// `scale × weights`, kept ready for predictions.
+    coefficients: Coefficients,
+    /// What a weight of 1 means for each coefficient. With it all regressors are shares of a
+    /// predicted time, whatever the engine's speed, which keeps the matrix well conditioned.
+    scale: Vector,
+    /// The estimate, in units of `scale`.
+    weights: Vector,
+    /// Inverse of the estimate's covariance.
+    information: Matrix,
+    /// Mean size of the clipped relative residuals.
+    scatter: f64,
+    /// Far misses in a row, and whether they were too slow.
+    far_run: u8,
+    far_was_slower: bool,
+    samples: u64,
+}
+
+impl Default for PrefillFit {
+    fn default() -> Self {
+        Self::new(Coefficients::DEFAULT)
+    }
+}
+
+impl PrefillFit {
+    /// A fit that starts from `prior`. Values that are negative or not finite are replaced by the
+    /// [default's](Coefficients::DEFAULT).
+    pub fn new(prior: Coefficients) -> Self {
+        let start = prior.sensible();
+        let default = Coefficients::DEFAULT.to_vector();
+        let speed = (0..3).map(|i| start[i] / default[i]).fold(0.0, f64::max);
+        // All zero is a prior, if a strange one: its scale is the default's.
+        let speed = if speed > 0.0 { speed } else { 1.0 };
+        let mut scale = start;
+        let mut weights = [1.0; 3];
+        for i in 0..3 {
+            scale[i] = start[i].max(SCALE_FLOOR * speed * default[i]);
+            weights[i] = start[i] / scale[i];
+        }
+        Self {
+            coefficients: Coefficients::from_vector(start),
+            scale,
+            weights,
+            information: prior_information(),
+            scatter: CLIP_MAX / CLIP_FACTOR,
+            far_run: 0,
+            far_was_slower: false,
+            samples: 0,
+        }
+    }
+
+    /// A fit for a new rank that starts from what `peer`, another rank of the same model, has
+    /// learned, and is as ready to be corrected as one that starts from the default.
+    pub fn from_peer(peer: &PrefillFit) -> Self {
+        Self::new(peer.coefficients)
+    }
+
+    /// Seconds to prefill `uncached` tokens after `cached` ones. Finite, ≥ 0, and never less for
+    /// a longer prompt.
+    pub fn predict_seconds(&self, uncached: u32, cached: u32) -> f64 {
+        self.coefficients.predict_seconds(uncached, cached)
+    }
+
+    /// What the fit stands at.
+    pub fn coefficients(&self) -> Coefficients {
+        self.coefficients
+    }
+
+    /// Samples taken so far.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Learns from one prefill that took `seconds`, network excluded. Times that are not finite,
+    /// not above zero or longer than an hour are ignored.
+    pub fn observe(&mut self, uncached: u32, cached: u32, seconds: f64) {
+        if !(seconds > 0.0 && seconds <= MAX_SAMPLE_SECONDS) {
+            return;
+        }
+        self.samples += 1;
+        let predicted = self.predict_seconds(uncached, cached);
+        self.watch_for_change(predicted, seconds);
+
+        // Errors are relative to the prediction. A prediction that was far too long may not make
+        // the samples that contradict it count for less, so they are measured by a shorter one.
+        let normaliser =
+            predicted.min(2.0 * seconds).max(predicted / 2.0).max(NORMALISER_FLOOR_SECONDS);
+        let clip = (CLIP_FACTOR * self.scatter).clamp(CLIP_MIN, CLIP_MAX);
+        let residual = ((seconds - predicted) / normaliser).clamp(-clip, clip);
+        self.scatter += SCATTER_GAIN * (residual.abs() - self.scatter);
+
+        let regressors = regressors(uncached, cached);
+        let mut direction = [0.0; 3];
+        for i in 0..3 {
+            direction[i] = self.scale[i] * regressors[i] / (normaliser * NOISE);
+        }
+        self.update(&direction, residual / NOISE);
+    }
+
+    /// One step of least squares along `direction`, with directional forgetting: information is
+    /// given up only where the sample brings new.
+    fn update(&mut self, direction: &Vector, residual: f64) {
+        let known = self.information.times(direction);
+        let strength = dot(direction, &known);
+        if strength > f64::MIN_POSITIVE {
+            let forgotten = Matrix::outer(&known);
+            self.information = self.information.plus((MEMORY - 1.0) / strength, &forgotten);
+        }
+        self.information = self.information.plus(1.0, &Matrix::outer(direction));
+
+        let metric = self.information.plus(INFORMATION_FLOOR, &prior_information());
+        let Some(step) = metric.solve([true; 3], direction) else {
+            // Only rounding can get here; the estimate stands, its certainty starts over.
+            self.information = prior_information();
+            return;
+        };
+        let mut moved = self.weights;
+        for (weight, step) in moved.iter_mut().zip(step) {
+            *weight += step * residual;
+        }
+        self.weights = nearest_non_negative(&metric, &moved);
+        let mut values = self.scale;
+        for (value, weight) in values.iter_mut().zip(self.weights) {
+            *value *= weight;
+        }
+        self.coefficients = Coefficients::from_vector(values);
+    }
+
+    /// Counts far misses on one side; enough of them in a row and the fit opens up again.
+    fn watch_for_change(&mut self, predicted: f64, seconds: f64) {
+        let slower = seconds > predicted * FAR;
+        if !slower && seconds * FAR >= predicted {
+            self.far_run = 0;
+            return;
+        }
+        self.far_run = if slower == self.far_was_slower { self.far_run + 1 } else { 1 };
+        self.far_was_slower = slower;
+        if self.far_run >= CHANGE_RUN {
+            *self = Self { samples: self.samples, ..Self::new(self.coefficients) };
+        }
+    }
+}
+
+/// What the coefficients are multiplied with.
+fn regressors(uncached: u32, cached: u32) -> Vector {
+    let tokens = f64::from(uncached);
+    [1.0, tokens, tokens * (f64::from(cached) + tokens / 2.0)]
+}
+
+/// Inverse of the prior's covariance `OWN·I + COMMON·J` (J all ones), by Sherman and Morrison.
+const fn prior_information() -> Matrix {
+    let shared = COMMON_VARIANCE / (OWN_VARIANCE + 3.0 * COMMON_VARIANCE);
+    let (same, other) = ((1.0 - shared) / OWN_VARIANCE, -shared / OWN_VARIANCE);
+    Matrix([[same, other, other], [other, same, other], [other, other, same]])
+}

@@ -1,0 +1,370 @@
+//! How many seconds of prefill stand before one rank.
+//!
+//! The book follows the requests that were sent to the rank, in order. A prefill finishes at its
+//! first token, at the first token of a later booking (engines take prompts in order), or, for an
+//! answer that does not stream, at its predicted time. What has not finished, less the time
+//! already spent on it, is the queue delay of the next request: seconds of work, never counts.
+//!
+//! **Batches.** Engines prefill several short prompts in one step, and their first tokens come
+//! together. So the time since the last finish counts as work on every prompt that can share the
+//! step ([`STEP_TOKENS`]), but on no more than that: one prefill that takes far longer than
+//! predicted does not make the whole queue behind it look finished.
+//!
+//! **Samples.** For the same reason single gaps between first tokens say little. The book
+//! measures *spans*: from a dispatch into an idle rank, or from a seen first token, up to the
+//! first token that leaves the queue empty or completes [`SPAN_TOKENS`]. All prefills that
+//! finished in between share the time, and as the model is linear in its coefficients, their
+//! mean is as good a sample as a single one. A span of one request is exactly the time to first
+//! token of a request with nothing ahead of it. A span is dropped when something in it is not
+//! known: a booking that ended in its prefill, or an end that was only predicted.
+//!
+//! **Foreign load.** Requests of the engine that are not ours are estimated from its metrics.
+//! Those of them that still wait are assumed to take as long as our own prompts do on average and
+//! are part of the queue delay; those that run count in [`LoadBook::foreign_requests`] only.
+
+mod foreign;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use domain::{LeaseId, LoadSample, Moment};
+
+use self::foreign::Foreign;
+use crate::Coefficients;
+
+/// Tokens that an engine may take into one step: vLLM's default `max_num_batched_tokens` for
+/// online serving on large GPUs. Smaller budgets only make the book a little more optimistic
+/// about prompts that share a step.
+pub const STEP_TOKENS: u32 = 8_192;
+
+/// Uncached tokens after which a span in a busy period becomes a sample: two full steps, so that
+/// the step that is cut at either end is no large part of it.
+pub const SPAN_TOKENS: u64 = 2 * STEP_TOKENS as u64;
+
+/// Longest prefill that is believed, in seconds: a prediction beyond it is a fault elsewhere.
+const MAX_PREFILL_SECONDS: f64 = 3_600.0;
+
+/// Weight of a new booking in the mean prefill of our own requests.
+const MEAN_GAIN: f64 = 0.05;
+
+/// What a booked request is expected to cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Prompt tokens to be computed.
+    pub uncached_tokens: u32,
+    /// Prompt tokens found in the cache.
+    pub cached_tokens: u32,
+    /// Predicted time of the prefill.
+    pub prefill_seconds: f64,
+}
+
+impl Work {
+    /// The prediction as a number that time can be made of.
+    fn believable_seconds(&self) -> f64 {
+        if self.prefill_seconds.is_nan() {
+            return 0.0;
+        }
+        self.prefill_seconds.clamp(0.0, MAX_PREFILL_SECONDS)
+    }
+}
+
+/// A measured prefill, or the mean of several that cannot be told apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Uncached tokens.
+    pub uncached: u32,
+    /// Cached tokens before them. In a mean of several: chosen so that the mean number of token
+    /// pairs is kept.
+    pub cached: u32,
+    /// Time it took, as seen from the gateway.
+    pub seconds: f64,
+    /// How many round trips to the engine are part of `seconds`: 1 for a single request into an
+    /// idle rank, less in a mean, 0 between two first tokens.
+    pub round_trips: f64,
+}
+
+impl Sample {
+    /// The time without the network, whose round trip takes `network_seconds`.
+    pub fn engine_seconds(&self, network_seconds: f64) -> f64 {
+        self.seconds - self.round_trips * network_seconds
+    }
+}
+
+/// A booked prefill that has not finished.
+#[derive(Clone, Debug)]
+struct Prefill {
+    lease: LeaseId,
+    uncached: u32,
+    cached: u32,
+    predicted: Duration,
+    streaming: bool,
+    /// Its start was handed out by [`LoadBook::due_starts`].
+    start_told: bool,
+}
+
+/// A stretch of time that was spent on nothing but the prefills counted in it.
+#[derive(Clone, Debug)]
+struct Span {
+    from: Moment,
+    round_trips: u32,
+    prefills: u32,
+    tokens: u64,
+    /// Σ u·(c + u/2).
+    pairs: f64,
+}
+
+impl Span {
+    fn new(from: Moment, round_trips: u32) -> Self {
+        Self { from, round_trips, prefills: 0, tokens: 0, pairs: 0.0 }
+    }
+
+    fn add(&mut self, prefill: &Prefill) {
+        let tokens = f64::from(prefill.uncached);
+        self.prefills += 1;
+        self.tokens += u64::from(prefill.uncached);
+        self.pairs += tokens * (f64::from(prefill.cached) + tokens / 2.0);
+    }
+
+    /// The mean prefill of the span. `as` saturates, which is what a mean of `u32`s needs.
+    fn sample(&self, until: Moment) -> Option<Sample> {
+        let prefills = f64::from(self.prefills);
+        let seconds = until.seconds_since(self.from) / prefills;
+        let tokens = self.tokens as f64 / prefills;
+        let cached = if tokens > 0.0 { self.pairs / prefills / tokens - tokens / 2.0 } else { 0.0 };
+        (seconds > 0.0 && seconds.is_finite()).then(|| Sample {
+            uncached: tokens.round() as u32,
+            cached: cached.round() as u32,
+            seconds,
+            round_trips: f64::from(self.round_trips) / prefills,
+        })
+    }
+}
+
+/// The load of one rank. See the [module's page](self).
+///
+/// Calls of one book are expected in the order of their `now`; a `now` that lies a little in the
+/// past is taken as no time having passed.
+#[derive(Clone, Debug)]
+pub struct LoadBook {
+    leases: HashSet<LeaseId>,
+    /// Unfinished prefills in the order they were sent.
+    queue: VecDeque<Prefill>,
+    /// Σ of their predicted times.
+    queued: Duration,
+    /// When the rank began to work on the front of the queue: the last finish, or the start of
+    /// the busy period.
+    since: Moment,
+    /// An empty queue is taken for an idle engine from here on; later than the last finish where
+    /// that was not seen.
+    idle_from: Moment,
+    span: Option<Span>,
+    /// Leases whose prefill finished before its start was told.
+    overdue_starts: Vec<LeaseId>,
+    mean_prefill_seconds: f64,
+    foreign: Foreign,
+}
+
+impl Default for LoadBook {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LoadBook {
+    /// An empty book.
+    pub fn new() -> Self {
+        Self {
+            leases: HashSet::new(),
+            queue: VecDeque::new(),
+            queued: Duration::ZERO,
+            since: Moment::ZERO,
+            idle_from: Moment::ZERO,
+            span: None,
+            overdue_starts: Vec::new(),
+            // Until we have requests of our own, foreign ones are taken for a page of text.
+            mean_prefill_seconds: Coefficients::DEFAULT.predict_seconds(1_000, 0),
+            foreign: Foreign::default(),
+        }
+    }
+
+    /// Enters a request that is sent to the rank now. A lease that is booked already is entered
+    /// anew, last in the queue.
+    pub fn book(&mut self, lease: LeaseId, predicted: Work, streaming: bool, now: Moment) {
+        self.end(lease, now);
+        if self.queue.is_empty() {
+            self.since = now;
+            self.span = (now >= self.idle_from).then(|| Span::new(now, 1));
+        }
+        let seconds = predicted.believable_seconds();
+        self.mean_prefill_seconds += MEAN_GAIN * (seconds - self.mean_prefill_seconds);
+        let prefill = Prefill {
+            lease,
+            uncached: predicted.uncached_tokens,
+            cached: predicted.cached_tokens,
+            predicted: Duration::from_secs_f64(seconds),
+            streaming,
+            start_told: false,
+        };
+        self.queued += prefill.predicted;
+        self.queue.push_back(prefill);
+        self.leases.insert(lease);
+        self.record(now);
+    }
+
+    /// A first token came: the prefill of `lease`, and of every booking before it, has finished.
+    /// Returns a sample if the time since the last one is known to have been spent on the
+    /// prefills in it. Later first tokens of one lease, and unknown leases, change nothing.
+    pub fn first_token(&mut self, lease: LeaseId, now: Moment) -> Option<Sample> {
+        self.settle(now);
+        let place = self.queue.iter().position(|p| p.lease == lease)?;
+        for _ in 0..=place {
+            self.finish_front();
+        }
+        self.since = now;
+        self.record(now);
+        self.idle_from = now;
+        let drained = self.queue.is_empty();
+        let complete = self.span.as_ref().is_none_or(|s| drained || s.tokens >= SPAN_TOKENS);
+        if !complete {
+            return None;
+        }
+        let next = (!drained).then(|| Span::new(now, 0));
+        std::mem::replace(&mut self.span, next)?.sample(now)
+    }
+
+    /// The request is over, in whichever way and phase. `false` if the lease is not booked.
+    pub fn end(&mut self, lease: LeaseId, now: Moment) -> bool {
+        self.settle(now);
+        if !self.leases.remove(&lease) {
+            return false;
+        }
+        self.overdue_starts.retain(|l| *l != lease);
+        if let Some(place) = self.queue.iter().position(|p| p.lease == lease)
+            && let Some(prefill) = self.queue.remove(place)
+        {
+            self.queued -= prefill.predicted;
+            // How much of it was computed is not known, and the engine may need a moment to
+            // notice that it is gone.
+            self.span = None;
+            self.idle_from = now + prefill.predicted;
+            if place == 0 {
+                self.since = now;
+            }
+        }
+        self.record(now);
+        true
+    }
+
+    /// Seconds until a request sent now would begin its prefill: [`Self::booked_seconds`] and
+    /// the prefill of foreign requests that wait. Finite and ≥ 0.
+    pub fn queue_delay_seconds(&self, now: Moment) -> f64 {
+        self.booked_seconds(now) + self.foreign.waiting(now) * self.mean_prefill_seconds
+    }
+
+    /// Our own part of the queue delay: predicted prefill that is not finished, less the time
+    /// already spent on it. Finite and ≥ 0.
+    pub fn booked_seconds(&self, now: Moment) -> f64 {
+        (self.queued - self.spent(now)).as_secs_f64()
+    }
+
+    /// Requests booked and not ended.
+    pub fn in_flight(&self) -> u32 {
+        u32::try_from(self.leases.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Requests past their prefill and not ended, as of the last change of the book.
+    pub fn running(&self) -> u32 {
+        u32::try_from(self.leases.len().saturating_sub(self.queue.len())).unwrap_or(u32::MAX)
+    }
+
+    /// Leases whose prefill should have started by `now` and were not returned before, in
+    /// order. Every lease that is not ended first is returned exactly once.
+    pub fn due_starts(&mut self, now: Moment) -> Vec<LeaseId> {
+        self.settle(now);
+        let mut due = std::mem::take(&mut self.overdue_starts);
+        let elapsed = now - self.since;
+        let (mut ahead, mut ahead_tokens) = (Duration::ZERO, 0);
+        for prefill in &mut self.queue {
+            if ahead > elapsed || ahead_tokens >= STEP_TOKENS {
+                break;
+            }
+            if !prefill.start_told {
+                prefill.start_told = true;
+                due.push(prefill.lease);
+            }
+            ahead += prefill.predicted;
+            ahead_tokens = ahead_tokens.saturating_add(prefill.uncached);
+        }
+        due
+    }
+
+    /// Takes a reading of the engine's metrics. Each reading counts once, however often it is
+    /// given; one from before the book's memory (about five seconds under load) is ignored.
+    pub fn observe_load(&mut self, sample: &LoadSample, now: Moment) {
+        self.settle(now);
+        self.foreign.observe(sample);
+    }
+
+    /// Requests at the engine that are not ours, smoothed; 0 if there is at most one, or if the
+    /// last reading is older than ten seconds.
+    pub fn foreign_requests(&self, now: Moment) -> f64 {
+        self.foreign.requests(now)
+    }
+
+    /// Closes prefills of answers that do not stream, at their predicted time.
+    fn settle(&mut self, now: Moment) {
+        while let Some(front) = self.queue.front()
+            && !front.streaming
+            && self.since + front.predicted <= now
+        {
+            let predicted = front.predicted;
+            self.since = self.since + predicted;
+            self.finish_front();
+            if self.queue.is_empty() {
+                // It may take longer than predicted, and nobody will tell.
+                self.span = None;
+                self.idle_from = self.since + predicted;
+            }
+            self.record(self.since);
+        }
+    }
+
+    fn finish_front(&mut self) {
+        let Some(prefill) = self.queue.pop_front() else { return };
+        self.queued -= prefill.predicted;
+        if !prefill.start_told {
+            self.overdue_starts.push(prefill.lease);
+        }
+        if let Some(span) = &mut self.span {
+            span.add(&prefill);
+        }
+    }
+
+    /// How much of the queued work counts as done: the time since the last finish, as far as it
+    /// may have been spent on prompts that share a step with the first.
+    fn spent(&self, now: Moment) -> Duration {
+        let elapsed = now - self.since;
+        let (mut work, mut tokens) = (Duration::ZERO, 0_u32);
+        for prefill in &self.queue {
+            work += prefill.predicted;
+            if work >= elapsed {
+                return elapsed;
+            }
+            // What does not stream is over at its predicted time, if nothing before it is late.
+            if prefill.streaming || tokens > 0 {
+                tokens = tokens.saturating_add(prefill.uncached.max(1));
+            }
+            if tokens >= STEP_TOKENS {
+                break;
+            }
+        }
+        work
+    }
+
+    fn record(&mut self, now: Moment) {
+        let prefilling = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        self.foreign.record(now, self.in_flight(), prefilling);
+    }
+}

@@ -1,0 +1,285 @@
+//! The choice: a snapshot of candidates in, the best of them in order out.
+//!
+//! Nothing is filtered here. Every candidate is scored, a saturated one like any other: its queue
+//! is in its score already, and an absolute cut would throw the cache away exactly when it
+//! matters most. Saturation of *all* candidates only changes the reason that is given.
+//!
+//! **Ties.** Candidates whose total lies within a margin of the *best* total are equally good;
+//! among them the longest match wins, then the least booked work, then the one chosen least
+//! recently. The margin is measured from the best alone and never from pair to pair: "A ties
+//! with B, B with C" could otherwise go round in circles.
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+use domain::{DecisionReason, ScoreParts};
+use serde::{Deserialize, Serialize};
+
+use crate::PrefillFit;
+
+/// Candidates in [`Selection::ranked`] at most. The list serves a caller that must fail over and
+/// cannot ask again; eight tries are more than any request's deadline allows, and keeping the
+/// best eight is cheaper than sorting a thousand.
+pub const RANKED_LIMIT: usize = 8;
+
+/// Stands for a score that could not be computed: worse than any real one, and still comparable.
+const HOPELESS_SECONDS: f64 = 1e9;
+
+/// How candidates are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Lowest estimated time to first token, cached prefixes counted.
+    #[default]
+    Prefix,
+    /// Fewest requests in flight.
+    LeastLoad,
+    /// In turn.
+    RoundRobin,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Policy; 3] = [Policy::Prefix, Policy::LeastLoad, Policy::RoundRobin];
+
+    /// The name in config, labels and results.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Policy::Prefix => "prefix",
+            Policy::LeastLoad => "least-load",
+            Policy::RoundRobin => "round-robin",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// There is no policy of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown policy `{0}`: one of prefix, least-load, round-robin")]
+pub struct UnknownPolicy(pub String);
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        Policy::ALL
+            .into_iter()
+            .find(|p| p.as_str() == name)
+            .ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// The choice's settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// How candidates are compared.
+    pub policy: Policy,
+    /// Weight of the prefill that others will pay again for what a prompt evicts. 0.3 cures the
+    /// pinning of everything to one rank after a cold start, and costs no latency in simulation.
+    pub eviction_weight: f64,
+    /// Totals within this share of the best are a tie …
+    pub tie_margin_fraction: f64,
+    /// … and so are totals within this many seconds of it.
+    pub tie_margin_seconds: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Prefix,
+            eviction_weight: 0.3,
+            tie_margin_fraction: 0.02,
+            tie_margin_seconds: 0.002,
+        }
+    }
+}
+
+/// What is known of one rank with regard to one prompt.
+#[derive(Clone, Copy, Debug)]
+pub struct CandidateView<'a> {
+    /// Leading blocks of the prompt that the rank is believed to hold.
+    pub matched_blocks: u32,
+    /// Prompt tokens it would find in its cache. Matches are compared by them, as block sizes
+    /// may differ between ranks.
+    pub cached_tokens: u32,
+    /// Prompt tokens it would have to compute.
+    pub uncached_tokens: u32,
+    /// Wait until it can begin, foreign load included.
+    pub queue_delay_seconds: f64,
+    /// Round trip to it.
+    pub network_seconds: f64,
+    /// Cached tokens that would be evicted for this prompt.
+    pub evict_tokens: u32,
+    /// Prefill booked on it by us and not finished.
+    pub booked_seconds: f64,
+    /// Requests it has; foreign ones may be counted in. Only `least-load` reads it.
+    pub in_flight: u32,
+    /// When it was last chosen, in turns (see [`Selector::take_turn`]); 0 for never.
+    pub last_chosen: u64,
+    /// Whether it is saturated. Never takes it out; see the [module's page](self).
+    pub saturated: bool,
+    /// Its prefill time.
+    pub fit: &'a PrefillFit,
+}
+
+/// A candidate with its score.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scored {
+    /// Its place among the candidates that were given.
+    pub index: usize,
+    /// What its score is made of.
+    pub parts: ScoreParts,
+    /// Their sum.
+    pub total_seconds: f64,
+}
+
+/// The outcome.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selection {
+    /// The winner, then the next best, up to [`RANKED_LIMIT`] of them. Empty only if there were
+    /// no candidates.
+    pub ranked: Vec<Scored>,
+    /// Why the winner won. Without candidates it means nothing.
+    pub reason: DecisionReason,
+}
+
+/// The settings together with the turn counter that makes "chosen least recently" comparable.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    config: Config,
+    turns: u64,
+}
+
+impl Selector {
+    /// A selector at its first turn.
+    pub fn new(config: Config) -> Self {
+        Self { config, turns: 0 }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// [`select`] with these settings.
+    pub fn select(&self, candidates: &[CandidateView<'_>]) -> Selection {
+        select(&self.config, candidates)
+    }
+
+    /// The next turn, from 1, never the same twice. The caller keeps it as the `last_chosen` of
+    /// the rank that it books, and gives one to each rank that joins, so that all differ.
+    pub fn take_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
+    }
+}
+
+/// Ranks the candidates. Pure: the same snapshot gives the same answer, in whichever order the
+/// candidates come, as long as their `last_chosen` differ.
+///
+/// Under `prefix` the winner is chosen as the [module's page](self) says and the rest follow by
+/// total. `least-load` goes by requests in flight, `round-robin` by turn alone; both break ties
+/// by turn, and both still report the score's parts.
+pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
+    let scored: Vec<Scored> =
+        candidates.iter().enumerate().map(|(index, view)| score(config, index, view)).collect();
+    let order = Order { config, candidates };
+    let best_total = scored.iter().map(|s| s.total_seconds).fold(f64::INFINITY, f64::min);
+    let limit = best_total + order.margin(best_total);
+    let winner = scored
+        .iter()
+        .filter(|s| config.policy != Policy::Prefix || s.total_seconds <= limit)
+        .min_by(|a, b| order.among_equals(a.index, b.index));
+    let Some(&winner) = winner else {
+        return Selection { ranked: Vec::new(), reason: DecisionReason::Cold };
+    };
+
+    let mut ranked = Vec::with_capacity(RANKED_LIMIT.min(candidates.len()));
+    ranked.push(winner);
+    for other in scored.iter().filter(|s| s.index != winner.index) {
+        let full = ranked.len() == RANKED_LIMIT;
+        if full && order.overall(other, &ranked[RANKED_LIMIT - 1]).is_gt() {
+            continue;
+        }
+        let place = 1 + ranked[1..].partition_point(|kept| order.overall(kept, other).is_lt());
+        ranked.truncate(RANKED_LIMIT - 1);
+        ranked.insert(place, *other);
+    }
+    Selection { ranked, reason: reason(config.policy, candidates, winner.index) }
+}
+
+fn score(config: &Config, index: usize, view: &CandidateView<'_>) -> Scored {
+    let coefficients = view.fit.coefficients();
+    let evicted = coefficients.token_seconds(view.evict_tokens, 0);
+    let parts = ScoreParts {
+        network_seconds: seconds(view.network_seconds),
+        queue_delay_seconds: seconds(view.queue_delay_seconds),
+        prefill_seconds: coefficients.predict_seconds(view.uncached_tokens, view.cached_tokens),
+        eviction_cost_seconds: seconds(config.eviction_weight * evicted),
+    };
+    Scored { index, parts, total_seconds: parts.total_seconds() }
+}
+
+/// A time that can be compared: NaN and infinity are hopeless, negative ones nothing.
+fn seconds(value: f64) -> f64 {
+    if value.is_nan() { HOPELESS_SECONDS } else { value.clamp(0.0, HOPELESS_SECONDS) }
+}
+
+/// The orders of one choice.
+struct Order<'a> {
+    config: &'a Config,
+    candidates: &'a [CandidateView<'a>],
+}
+
+impl Order<'_> {
+    fn margin(&self, best_total: f64) -> f64 {
+        self.config.tie_margin_seconds.max(self.config.tie_margin_fraction * best_total)
+    }
+
+    /// By the policy, scores aside. The index decides only between candidates that are equal in
+    /// everything, turn included.
+    fn among_equals(&self, a: usize, b: usize) -> Ordering {
+        let (left, right) = (&self.candidates[a], &self.candidates[b]);
+        let by_policy = match self.config.policy {
+            Policy::Prefix => right
+                .cached_tokens
+                .cmp(&left.cached_tokens)
+                .then_with(|| left.booked_seconds.total_cmp(&right.booked_seconds)),
+            Policy::LeastLoad => left.in_flight.cmp(&right.in_flight),
+            Policy::RoundRobin => Ordering::Equal,
+        };
+        by_policy.then_with(|| left.last_chosen.cmp(&right.last_chosen)).then(a.cmp(&b))
+    }
+
+    /// By total first, where the policy goes by score.
+    fn overall(&self, a: &Scored, b: &Scored) -> Ordering {
+        let by_total = match self.config.policy {
+            Policy::Prefix => a.total_seconds.total_cmp(&b.total_seconds),
+            Policy::LeastLoad | Policy::RoundRobin => Ordering::Equal,
+        };
+        by_total.then_with(|| self.among_equals(a.index, b.index))
+    }
+}
+
+fn reason(policy: Policy, candidates: &[CandidateView<'_>], winner: usize) -> DecisionReason {
+    let won = candidates[winner].cached_tokens;
+    let longest = candidates.iter().map(|c| c.cached_tokens).max().unwrap_or(0);
+    match policy {
+        Policy::Prefix if candidates.iter().all(|c| c.saturated) => DecisionReason::AllSaturated,
+        _ if candidates.len() == 1 => DecisionReason::OnlyCandidate,
+        Policy::LeastLoad => DecisionReason::LeastLoad,
+        Policy::RoundRobin => DecisionReason::RoundRobin,
+        Policy::Prefix if won < longest => DecisionReason::WarmerRankTooBusy,
+        Policy::Prefix if won > 0 => DecisionReason::WarmPrefix,
+        Policy::Prefix => DecisionReason::Cold,
+    }
+}
