@@ -17,6 +17,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::LifecycleError;
 
+/// How long aborted tasks get to drop what they hold.
+const ABORT_LIMIT: Duration = Duration::from_secs(1);
+
 tokio::task_local! {
     static NAME: &'static str;
 }
@@ -139,6 +142,8 @@ impl TaskSpawner {
         for (_, abort) in &remaining {
             abort.abort();
         }
+        // What the tasks held is dropped before the process goes on, unless one of them blocks.
+        let _ = tokio::time::timeout(ABORT_LIMIT, self.stage.tracker.wait()).await;
         remaining.into_iter().map(|(name, _)| name).collect()
     }
 }

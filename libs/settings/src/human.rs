@@ -145,7 +145,8 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = SIZE_UNITS.iter().find(|(_, size)| self.0 >= *size && self.0 % size == 0);
+        let exact =
+            SIZE_UNITS.iter().find(|(_, size)| self.0 >= *size && self.0.is_multiple_of(*size));
         let (unit, size) = exact.unwrap_or(&("B", 1));
         write!(f, "{}{unit}", self.0 / size)
     }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::*;
 use crate::{ByteSize, HumanDuration, SecretRef};
 
-#[derive(Debug, Deserialize, Serialize, PartialEq)]
+#[derive(Debug, Default, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields, default)]
 struct Sample {
     edge: Edge,
@@ -35,12 +35,6 @@ struct Timeouts {
 struct Backend {
     id: String,
     url: String,
-}
-
-impl Default for Sample {
-    fn default() -> Self {
-        Self { edge: Edge::default(), secret: None, backends: Vec::new() }
-    }
 }
 
 impl Default for Edge {
