@@ -1,1 +1,54 @@
 //! What differs between engines: metrics pages, capabilities, model lists.
+//!
+//! Everything here turns bytes that an engine answered into types of `domain`; fetching them is
+//! the caller's business. Engines differ from version to version, so every reader is lenient and
+//! counts what it could not decode.
+//!
+//! - [`metrics`]: the Prometheus text format
+//! - [`vllm`], [`llama_cpp`]: what each engine's page says of load and cache
+//! - [`detect`]: which engine it is
+//! - [`models`][]: `/v1/models`
+//! - [`tokens`]: answers of the engine's tokenizer, to compare with ours
+
+pub mod detect;
+pub mod llama_cpp;
+pub mod metrics;
+pub mod models;
+pub mod tokens;
+pub mod vllm;
+
+use domain::{CacheConfig, EngineKind, LoadSample, Moment};
+
+pub use detect::detect;
+
+/// What a metrics page says of one rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankReading {
+    /// The data-parallel rank, from 0.
+    pub rank: u16,
+    /// Its cache, where the engine tells.
+    pub cache: Option<CacheConfig>,
+    /// Its load.
+    pub load: LoadSample,
+}
+
+/// Why an engine's answer could not be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// It is no model list.
+    #[error("the model list could not be read: {0}")]
+    Models(String),
+    /// It holds no token ids.
+    #[error("the tokenizer's answer could not be read: {0}")]
+    Tokens(String),
+}
+
+/// Reads the page of an engine of the given kind, one reading per rank, by rank. Empty if the
+/// page is not one of that engine's, and for engines whose metrics are not known.
+pub fn read(engine: EngineKind, page: &metrics::Page<'_>, at: Moment) -> Vec<RankReading> {
+    match engine {
+        EngineKind::Vllm => vllm::read(page, at),
+        EngineKind::LlamaCpp => llama_cpp::read(page, at),
+        EngineKind::Other => Vec::new(),
+    }
+}

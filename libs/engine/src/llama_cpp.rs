@@ -1,0 +1,74 @@
+//! The metrics page of llama.cpp's server. It has slots, no blocks, and one rank.
+
+use domain::{LoadSample, Moment};
+
+use crate::RankReading;
+use crate::metrics::Page;
+
+/// What every metric of llama.cpp's begins with.
+pub const PREFIX: &str = "llamacpp:";
+
+/// The one reading, or none if the page does not tell the requests in process.
+pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
+    let value = |name| {
+        let sample = page.named(name).next()?;
+        sample.value.is_finite().then_some(sample.value.max(0.0))
+    };
+    let Some(running) = value("llamacpp:requests_processing") else {
+        return Vec::new();
+    };
+    let waiting = value("llamacpp:requests_deferred").unwrap_or(0.0);
+    // The first of these counts the tokens that were not found in the cache.
+    let prefix_cache = value("llamacpp:prompt_tokens_total")
+        .zip(value("llamacpp:prompt_tokens_cached_total"))
+        .map(|(uncached, cached)| ((uncached + cached) as u64, cached as u64));
+    let load = LoadSample {
+        at,
+        running: running as u32,
+        waiting: waiting as u32,
+        kv_usage: None,
+        preemptions: None,
+        prefix_cache,
+    };
+    vec![RankReading { rank: 0, cache: None, load }]
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::Moment;
+
+    use super::*;
+    use crate::metrics;
+
+    const PAGE: &str = include_str!("../fixtures/llamacpp-xllamacpp-2026.10.11549/metrics.txt");
+
+    #[test]
+    fn a_recorded_page_gives_load_and_cache_counters_and_no_cache_size() {
+        let at = Moment::from_nanos(7);
+        let page = metrics::parse(PAGE);
+        let readings = read(&page, at);
+        assert_eq!(page.undecoded(), 0);
+        let load = LoadSample {
+            at,
+            running: 0,
+            waiting: 0,
+            kv_usage: None,
+            preemptions: None,
+            prefix_cache: Some((3823 + 7969, 7969)),
+        };
+        assert_eq!(readings, vec![RankReading { rank: 0, cache: None, load }]);
+    }
+
+    #[test]
+    fn busy_slots_and_deferred_requests_are_the_load() {
+        let page = metrics::parse("llamacpp:requests_processing 2\nllamacpp:requests_deferred 5\n");
+        let load = read(&page, Moment::ZERO)[0].load;
+        assert_eq!((load.running, load.waiting, load.prefix_cache), (2, 5, None));
+    }
+
+    #[test]
+    fn another_engines_page_gives_no_reading() {
+        let page = metrics::parse("vllm:num_requests_running 1\n");
+        assert_eq!(read(&page, Moment::ZERO), vec![]);
+    }
+}

@@ -1,0 +1,157 @@
+//! The Prometheus text format, as far as a reader of gauges and counters needs it: samples with
+//! their labels. Comments, types and time stamps are passed over.
+//!
+//! One pass, nothing copied. A line that is no sample is counted and skipped; no input is an
+//! error.
+
+use std::borrow::Cow;
+
+/// Samples kept of one page. vLLM's page has about 600 per rank.
+pub const MAX_SAMPLES: usize = 100_000;
+
+/// One scraped page.
+#[derive(Clone, Debug, Default)]
+pub struct Page<'a> {
+    samples: Vec<Sample<'a>>,
+    undecoded: u32,
+}
+
+/// One line of a page.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample<'a> {
+    /// The metric's name.
+    pub name: &'a str,
+    /// The value; may be infinite or not a number.
+    pub value: f64,
+    /// What stands between the braces.
+    labels: &'a str,
+}
+
+/// Reads a page.
+pub fn parse(text: &str) -> Page<'_> {
+    let mut page = Page::default();
+    for line in text.lines() {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match sample(line) {
+            Some(sample) if page.samples.len() < MAX_SAMPLES => page.samples.push(sample),
+            _ => page.undecoded = page.undecoded.saturating_add(1),
+        }
+    }
+    page
+}
+
+impl<'a> Page<'a> {
+    /// Every sample, in the page's order.
+    pub fn samples(&self) -> &[Sample<'a>] {
+        &self.samples
+    }
+
+    /// The samples of a metric.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = &Sample<'a>> {
+        self.samples.iter().filter(move |sample| sample.name == name)
+    }
+
+    /// Whether any metric's name begins so.
+    pub fn has_prefix(&self, prefix: &str) -> bool {
+        self.samples.iter().any(|sample| sample.name.starts_with(prefix))
+    }
+
+    /// Lines that are no samples, or were too many.
+    pub fn undecoded(&self) -> u32 {
+        self.undecoded
+    }
+}
+
+impl<'a> Sample<'a> {
+    /// The value of a label, unescaped.
+    pub fn label(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.labels().find(|(key, _)| *key == name).map(|(_, value)| unescape(value))
+    }
+
+    /// The labels with their values still escaped. Ends early where the text is malformed.
+    fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let mut rest = self.labels;
+        std::iter::from_fn(move || {
+            let (name, after) = rest.split_once('=')?;
+            let value = after.trim_ascii_start().strip_prefix('"')?;
+            let end = closing_quote(value)?;
+            rest = value[end + 1..].trim_ascii_start();
+            rest = rest.strip_prefix(',').unwrap_or(rest);
+            Some((name.trim_ascii(), &value[..end]))
+        })
+    }
+}
+
+/// `name value`, `name{labels} value`, with an optional time stamp behind.
+fn sample(line: &str) -> Option<Sample<'_>> {
+    let end = line.find(['{', ' ', '\t'])?;
+    let (name, rest) = line.split_at(end);
+    if name.is_empty() {
+        return None;
+    }
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(inside) => {
+            let close = closing_brace(inside)?;
+            (&inside[..close], &inside[close + 1..])
+        }
+        None => ("", rest),
+    };
+    // Rust reads `NaN`, `+Inf` and `-Inf` as Prometheus writes them.
+    let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(Sample { name, value, labels })
+}
+
+/// The brace that ends the labels: the first one outside quotes.
+fn closing_brace(text: &str) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let offset = text[at..].find(['"', '}'])?;
+        at += offset;
+        if text.as_bytes()[at] == b'}' {
+            return Some(at);
+        }
+        at += 1;
+        at += closing_quote(&text[at..])? + 1;
+    }
+}
+
+/// The first quote that no backslash stands before.
+fn closing_quote(text: &str) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += text[at..].find(['"', '\\'])?;
+        if text.as_bytes()[at] == b'"' {
+            return Some(at);
+        }
+        // Past the backslash and the character it escapes, whatever that is.
+        at += 1 + text[at + 1..].chars().next()?.len_utf8();
+    }
+}
+
+/// Resolves `\\`, `\"` and `\n`; another escape stands for itself.
+fn unescape(value: &str) -> Cow<'_, str> {
+    if !value.contains('\\') {
+        return Cow::Borrowed(value);
+    }
+    let mut out = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('n') => out.push('\n'),
+            Some(c @ ('\\' | '"')) => out.push(c),
+            Some(c) => out.extend(['\\', c]),
+            None => out.push('\\'),
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests;

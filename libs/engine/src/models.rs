@@ -1,0 +1,91 @@
+//! An engine's `/v1/models`: the names it serves, each with the engine's own JSON kept whole.
+
+use std::collections::HashSet;
+
+use domain::{ModelId, ServedModel};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::EngineError;
+
+/// Entries kept of one list. An engine serves a model and its adapters.
+pub const MAX_MODELS: usize = 10_000;
+
+/// What an engine serves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelList {
+    /// The models, in the engine's order, each name once.
+    pub models: Vec<ServedModel>,
+    /// Entries that could not be read, or were too many.
+    pub undecoded: u32,
+}
+
+#[derive(Deserialize)]
+struct List<'a> {
+    #[serde(borrow)]
+    data: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    id: String,
+    #[serde(default)]
+    max_model_len: Option<serde_json::Value>,
+    #[serde(default)]
+    meta: Option<serde_json::Value>,
+    #[serde(default)]
+    owned_by: Option<serde_json::Value>,
+}
+
+impl Entry {
+    /// vLLM's `max_model_len`, or the context of one slot that llama.cpp tells as `meta.n_ctx`.
+    fn context_tokens(&self) -> Option<u32> {
+        let meta = self.meta.as_ref().and_then(|meta| meta.get("n_ctx"));
+        let tokens = self.max_model_len.as_ref().filter(|value| !value.is_null()).or(meta)?;
+        u32::try_from(tokens.as_u64()?).ok().filter(|tokens| *tokens > 0)
+    }
+}
+
+/// Reads a model list.
+///
+/// # Errors
+/// [`EngineError::Models`] if it is no JSON object with an array `data`. An entry without a
+/// usable `id` is only counted.
+pub fn parse(json: &[u8]) -> Result<ModelList, EngineError> {
+    let list: List<'_> =
+        serde_json::from_slice(json).map_err(|fault| EngineError::Models(fault.to_string()))?;
+    let mut read = ModelList::default();
+    let mut seen = HashSet::new();
+    for raw in list.data {
+        match entry(raw) {
+            Some(model) if read.models.len() < MAX_MODELS => {
+                if seen.insert(model.id.clone()) {
+                    read.models.push(model);
+                }
+            }
+            _ => read.undecoded = read.undecoded.saturating_add(1),
+        }
+    }
+    Ok(read)
+}
+
+fn entry(raw: &RawValue) -> Option<ServedModel> {
+    let entry: Entry = serde_json::from_str(raw.get()).ok()?;
+    let max_model_len = entry.context_tokens();
+    (!entry.id.is_empty()).then(|| ServedModel {
+        id: ModelId::new(entry.id),
+        max_model_len,
+        listing: raw.get().into(),
+        parity: None,
+    })
+}
+
+/// Who owns the first model, as the engine says.
+pub(crate) fn owner(json: &[u8]) -> Option<String> {
+    let list: List<'_> = serde_json::from_slice(json).ok()?;
+    let entry: Entry = serde_json::from_str(list.data.first()?.get()).ok()?;
+    entry.owned_by?.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests;

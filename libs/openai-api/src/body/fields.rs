@@ -1,0 +1,123 @@
+//! The names of the fields that the gateway owns or reads.
+
+use super::RouteKind;
+
+macro_rules! fields {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A top-level field of a request that the gateway owns or reads. A body that holds one
+        /// of them twice is refused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Field {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Field {
+            /// Every field.
+            pub const ALL: &[Field] = &[$(Field::$variant,)*];
+
+            /// How many there are.
+            pub(crate) const COUNT: usize = Field::ALL.len();
+
+            /// The key as it stands in a body.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Field::$variant => $name,)*
+                }
+            }
+
+            /// The field of that key, unescaped.
+            pub fn from_name(name: &str) -> Option<Field> {
+                match name {
+                    $($name => Some(Field::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+fields! {
+    /// The model.
+    Model = "model",
+    /// The conversation of a chat.
+    Messages = "messages",
+    /// The prompt of a completion.
+    Prompt = "prompt",
+    /// The text of an embedding.
+    Input = "input",
+    /// Whether to stream.
+    Stream = "stream",
+    /// What a stream carries besides content.
+    StreamOptions = "stream_options",
+    /// Output limit.
+    MaxTokens = "max_tokens",
+    /// Output limit, the newer name.
+    MaxCompletionTokens = "max_completion_tokens",
+    /// Choices.
+    N = "n",
+    /// Candidates per choice.
+    BestOf = "best_of",
+    /// Salt of the engine's block hashes.
+    CacheSalt = "cache_salt",
+    /// Tools the model may call.
+    Tools = "tools",
+    /// Which tool it must call.
+    ToolChoice = "tool_choice",
+    /// A chat template of the client's.
+    ChatTemplate = "chat_template",
+    /// Variables for the chat template.
+    ChatTemplateKwargs = "chat_template_kwargs",
+    /// Whether the template ends with the head of the answer.
+    AddGenerationPrompt = "add_generation_prompt",
+    /// Whether the last message is to be continued.
+    ContinueFinalMessage = "continue_final_message",
+    /// Whether the tokenizer adds its special tokens.
+    AddSpecialTokens = "add_special_tokens",
+    /// Documents for the template.
+    Documents = "documents",
+    /// Effort of reasoning; some templates read it.
+    ReasoningEffort = "reasoning_effort",
+    /// Scheduling priority in the engine.
+    Priority = "priority",
+    /// The engine's own request id.
+    RequestId = "request_id",
+    /// The end user.
+    User = "user",
+    /// The session.
+    SessionId = "session_id",
+    /// Cuts the prompt to so many tokens.
+    TruncatePromptTokens = "truncate_prompt_tokens",
+}
+
+impl Field {
+    pub(crate) const fn slot(self) -> usize {
+        self as usize
+    }
+}
+
+impl RouteKind {
+    /// What decides the tokens of the prompt, the part that grows from turn to turn last.
+    pub(crate) const fn prompt_fields(self) -> &'static [Field] {
+        match self {
+            RouteKind::Chat => &[
+                Field::Tools,
+                Field::ToolChoice,
+                Field::Documents,
+                Field::ChatTemplate,
+                Field::ChatTemplateKwargs,
+                Field::ReasoningEffort,
+                Field::AddGenerationPrompt,
+                Field::ContinueFinalMessage,
+                Field::AddSpecialTokens,
+                Field::TruncatePromptTokens,
+                Field::Messages,
+            ],
+            RouteKind::Completions => {
+                &[Field::AddSpecialTokens, Field::TruncatePromptTokens, Field::Prompt]
+            }
+            RouteKind::Embeddings | RouteKind::Rerank | RouteKind::Score | RouteKind::Tokenize => {
+                &[]
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Edits of a request body by byte range: everything outside an edit stays the client's own
+//! bytes (numbers, order, spacing, unknown and repeated keys).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::body::{BodyView, Field};
+use crate::json::{Cursor, Malformed};
+
+/// Edits of top-level fields, applied at once by [`finish`](Splice::finish). Of several edits of
+/// one field the last counts.
+#[derive(Clone, Debug)]
+pub struct Splice<'a> {
+    view: &'a BodyView<'a>,
+    /// The new JSON text of a field; `None` removes it.
+    edits: BTreeMap<Field, Option<String>>,
+}
+
+impl<'a> Splice<'a> {
+    /// No edits yet.
+    pub fn new(view: &'a BodyView<'a>) -> Self {
+        Self { view, edits: BTreeMap::new() }
+    }
+
+    /// Gives a field the value whose JSON text is `json`: in place where the field exists, as
+    /// the last member where it does not.
+    #[must_use]
+    pub fn set(mut self, field: Field, json: impl Into<String>) -> Self {
+        self.edits.insert(field, Some(json.into()));
+        self
+    }
+
+    /// Gives a field a string value.
+    #[must_use]
+    pub fn set_text(self, field: Field, text: &str) -> Self {
+        self.set(field, serde_json::Value::from(text).to_string())
+    }
+
+    /// Takes a field out, with one comma. A field that is not there is none.
+    #[must_use]
+    pub fn remove(mut self, field: Field) -> Self {
+        self.edits.insert(field, None);
+        self
+    }
+
+    /// The edited body.
+    pub fn finish(self) -> Bytes {
+        let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
+        let mut removed = Vec::new();
+        let mut appended = String::new();
+        for (field, json) in &self.edits {
+            match (self.view.entry(*field), json) {
+                (Some(entry), Some(json)) => ranges.push((entry.value.clone(), json)),
+                (Some(entry), None) => removed.push(entry),
+                (None, Some(json)) => {
+                    let comma = if appended.is_empty() { "" } else { "," };
+                    // Writing to a string cannot fail.
+                    let _ = write!(appended, "{comma}\"{}\":{json}", field.as_str());
+                }
+                (None, None) => {}
+            }
+        }
+        removed.sort_by_key(|entry| entry.index);
+        // A removed member takes the comma before it along, as a member that stays (or none)
+        // stands there. The members removed from the very front have none: they take the comma
+        // that follows.
+        for (rank, entry) in removed.iter().enumerate() {
+            let range = if entry.index == rank {
+                entry.member.start..entry.comma_after.map_or(entry.member.end, |comma| comma + 1)
+            } else {
+                entry.comma_before.unwrap_or(entry.member.start)..entry.member.end
+            };
+            ranges.push((range, ""));
+        }
+        if !appended.is_empty() && self.view.members() > removed.len() {
+            appended.insert(0, ',');
+        }
+        let close = self.view.closing_brace();
+        ranges.push((close..close, &appended));
+        ranges.sort_by_key(|(range, _)| range.start);
+        Bytes::from(apply(self.view.body_text(), &ranges))
+    }
+}
+
+/// Replaces ranges that are in order and do not overlap.
+fn apply(text: &str, edits: &[(Range<usize>, &str)]) -> String {
+    let added: usize = edits.iter().map(|(_, new)| new.len()).sum();
+    let mut out = String::with_capacity(text.len() + added);
+    let mut from = 0;
+    for (range, new) in edits {
+        out.push_str(&text[from..range.start]);
+        out.push_str(new);
+        from = range.end;
+    }
+    out.push_str(&text[from..]);
+    out
+}
+
+/// The body with `stream_options.include_usage` true and the other options kept, or the body
+/// itself where [`BodyView::can_inject_usage`] says no. `body` is what `view` was parsed from.
+pub fn with_include_usage(view: &BodyView<'_>, body: &Bytes) -> Bytes {
+    if !view.can_inject_usage() {
+        return body.clone();
+    }
+    let options = view.raw(Field::StreamOptions).unwrap_or("null");
+    // A view that can be injected into holds well-formed options, so the fallback is never taken;
+    // it leaves the body alone.
+    match including_usage(options) {
+        Ok(options) => Splice::new(view).set(Field::StreamOptions, options).finish(),
+        Err(_) => body.clone(),
+    }
+}
+
+fn including_usage(options: &str) -> Result<String, Malformed> {
+    if options == "null" {
+        return Ok(r#"{"include_usage":true}"#.to_owned());
+    }
+    let mut cursor = Cursor::new(options.as_bytes());
+    cursor.enter(b'{')?;
+    let mut edits = Vec::new();
+    let (mut first, mut members) = (true, 0);
+    while let Some(key) = cursor.next_key(&mut first)? {
+        let name = crate::body::unescape(options, &key);
+        let value = cursor.value()?;
+        if name.as_deref() == Some("include_usage") {
+            edits.push((value, "true"));
+        }
+        members += 1;
+    }
+    if edits.is_empty() {
+        let close = cursor.position() - 1;
+        let member =
+            if members == 0 { r#""include_usage":true"# } else { r#","include_usage":true"# };
+        edits.push((close..close, member));
+    }
+    Ok(apply(options, &edits))
+}
+
+#[cfg(test)]
+mod tests;
