@@ -1,1 +1,3 @@
 //! In-process clusters, wire tests and architecture tests.
+
+pub mod environment;
