@@ -18,8 +18,8 @@
 //!   short prompts do not wash out what is known of long ones, and repeating one prompt does not
 //!   blow up the covariance. Its inverse also has a floor, which bounds the covariance.
 //! - Residuals are clipped at a few times their usual size, so one stalled request moves little.
-//!   Several samples in a row that miss far to the same side are a change of speed instead: the
-//!   fit then opens up again around what it knows.
+//!   Misses that add up to one side are a change of speed instead: the fit then opens up again
+//!   around what it knows.
 //! - Coefficients are projected onto the non-negative ones in the metric of the fit, which is the
 //!   exact constrained solution. Predictions are therefore never negative, and never fall when a
 //!   prompt grows.
@@ -31,8 +31,8 @@ mod tests;
 use linear::{Matrix, Vector, dot, nearest_non_negative};
 
 /// Weight that an old sample keeps when a new one says something about the same direction:
-/// a memory of 1 / (1 − 0.98) = 50 samples.
-const MEMORY: f64 = 0.98;
+/// a memory of 1 / (1 − 0.99) = 100 samples.
+const MEMORY: f64 = 0.99;
 
 /// Expected relative spread of a single sample.
 const NOISE: f64 = 0.2;
@@ -54,14 +54,21 @@ const CLIP_MAX: f64 = 3.0;
 /// Weight of a new residual in their mean size.
 const SCATTER_GAIN: f64 = 0.1;
 
-/// A sample this many times above or below the prediction misses far.
-const FAR: f64 = 1.5;
-/// So many far misses in a row on one side are a change of speed.
-const CHANGE_RUN: u8 = 5;
+/// A change of speed is looked for with a two-sided CUSUM over the logarithm of measured to
+/// predicted time, in units of the usual scatter (held within these bounds, so that neither a
+/// very quiet nor a very wrong fit decides alone) …
+const CUSUM_SCATTER: (f64, f64) = (0.1, 0.5);
+/// … where one sample counts at most so much, which keeps single outliers from deciding …
+const CUSUM_STEP_MAX: f64 = 3.0;
+/// … and so much is within the ordinary, on either side …
+const CUSUM_SLACK: f64 = 1.0;
+/// … and a sum above this is a change: four samples that miss far, eight that miss by two. With
+/// bell-shaped noise alone it is reached about once in 100,000 samples.
+const CUSUM_LIMIT: f64 = 7.0;
 
 /// Differences below a millisecond are the noise of sockets and schedulers; shorter predictions
-/// weigh as if they were one.
-const NORMALISER_FLOOR_SECONDS: f64 = 1e-3;
+/// are measured as if they were one.
+const BASE_FLOOR_SECONDS: f64 = 1e-3;
 
 /// Anything longer was not a prefill.
 const MAX_SAMPLE_SECONDS: f64 = 3_600.0;
@@ -101,11 +108,12 @@ impl Coefficients {
         self.per_token_seconds * tokens + self.per_pair_seconds * pairs
     }
 
-    /// With every value that makes no sense (negative, not finite) replaced by the default's.
+    /// With every value that makes no sense (negative, not finite, more than a whole prefill may
+    /// take) replaced by the default's.
     fn sensible(self) -> Vector {
         let mut values = self.to_vector();
         for (value, default) in values.iter_mut().zip(Self::DEFAULT.to_vector()) {
-            if !(value.is_finite() && *value >= 0.0) {
+            if !(0.0..=MAX_SAMPLE_SECONDS).contains(value) {
                 *value = default;
             }
         }
@@ -141,9 +149,9 @@ pub struct PrefillFit {
     information: Matrix,
     /// Mean size of the clipped relative residuals.
     scatter: f64,
-    /// Far misses in a row, and whether they were too slow.
-    far_run: u8,
-    far_was_slower: bool,
+    /// Evidence that the rank has become slower, and faster.
+    slower: f64,
+    faster: f64,
     samples: u64,
 }
 
@@ -154,8 +162,8 @@ impl Default for PrefillFit {
 }
 
 impl PrefillFit {
-    /// A fit that starts from `prior`. Values that are negative or not finite are replaced by the
-    /// [default's](Coefficients::DEFAULT).
+    /// A fit that starts from `prior`. Values that make no sense (negative, not finite, above an
+    /// hour) are replaced by the [default's](Coefficients::DEFAULT).
     pub fn new(prior: Coefficients) -> Self {
         let start = prior.sensible();
         let default = Coefficients::DEFAULT.to_vector();
@@ -174,8 +182,8 @@ impl PrefillFit {
             weights,
             information: prior_information(),
             scatter: CLIP_MAX / CLIP_FACTOR,
-            far_run: 0,
-            far_was_slower: false,
+            slower: 0.0,
+            faster: 0.0,
             samples: 0,
         }
     }
@@ -212,20 +220,21 @@ impl PrefillFit {
         let predicted = self.predict_seconds(uncached, cached);
         self.watch_for_change(predicted, seconds);
 
-        // Errors are relative to the prediction. A prediction that was far too long may not make
-        // the samples that contradict it count for less, so they are measured by a shorter one.
-        let normaliser =
-            predicted.min(2.0 * seconds).max(predicted / 2.0).max(NORMALISER_FLOOR_SECONDS);
-        let clip = (CLIP_FACTOR * self.scatter).clamp(CLIP_MIN, CLIP_MAX);
-        let residual = ((seconds - predicted) / normaliser).clamp(-clip, clip);
-        self.scatter += SCATTER_GAIN * (residual.abs() - self.scatter);
+        // Errors are relative to the prediction, and clipped by it.
+        let base = predicted.max(BASE_FLOOR_SECONDS);
+        let clip = (CLIP_FACTOR * self.scatter).clamp(CLIP_MIN, CLIP_MAX) * base;
+        let residual = (seconds - predicted).clamp(-clip, clip);
+        self.scatter += SCATTER_GAIN * (residual.abs() / base - self.scatter);
 
+        // What a sample weighs follows the prediction too; one that was far off, as the first
+        // ones are, would make its own samples count for far too much or too little.
+        let normaliser = (seconds / 2.0).clamp(base, base * 3.0);
         let regressors = regressors(uncached, cached);
         let mut direction = [0.0; 3];
         for i in 0..3 {
             direction[i] = self.scale[i] * regressors[i] / (normaliser * NOISE);
         }
-        self.update(&direction, residual / NOISE);
+        self.update(&direction, residual / (normaliser * NOISE));
     }
 
     /// One step of least squares along `direction`, with directional forgetting: information is
@@ -257,16 +266,14 @@ impl PrefillFit {
         self.coefficients = Coefficients::from_vector(values);
     }
 
-    /// Counts far misses on one side; enough of them in a row and the fit opens up again.
+    /// Sums up misses to one side; when there is enough of it, the fit opens up again.
     fn watch_for_change(&mut self, predicted: f64, seconds: f64) {
-        let slower = seconds > predicted * FAR;
-        if !slower && seconds * FAR >= predicted {
-            self.far_run = 0;
-            return;
-        }
-        self.far_run = if slower == self.far_was_slower { self.far_run + 1 } else { 1 };
-        self.far_was_slower = slower;
-        if self.far_run >= CHANGE_RUN {
+        let usual = self.scatter.clamp(CUSUM_SCATTER.0, CUSUM_SCATTER.1);
+        let miss = (seconds / predicted.max(f64::MIN_POSITIVE)).ln() / usual;
+        let miss = miss.clamp(-CUSUM_STEP_MAX, CUSUM_STEP_MAX);
+        self.slower = (self.slower + miss - CUSUM_SLACK).max(0.0);
+        self.faster = (self.faster - miss - CUSUM_SLACK).max(0.0);
+        if self.slower.max(self.faster) > CUSUM_LIMIT {
             *self = Self { samples: self.samples, ..Self::new(self.coefficients) };
         }
     }
