@@ -1,0 +1,107 @@
+//! The `[router]` section.
+
+use scheduling::Policy;
+use serde::{Deserialize, Serialize};
+use settings::SettingsError;
+
+/// The section as it stands in a file. Every key may be absent.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawConfig {
+    /// How ranks are chosen: `prefix` (default), `least-load` or `round-robin`.
+    pub policy: Option<Policy>,
+    /// Weight of the prefill time of what a prompt would evict, from 0 to 10.
+    pub eviction_weight: Option<f64>,
+    /// Scores within this share of the best one are ties, from 0 to 1.
+    pub tie_margin_fraction: Option<f64>,
+    /// Scores within this time of the best one are ties, from 0 to 10 s.
+    pub tie_margin_seconds: Option<f64>,
+}
+
+/// The section, checked.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    pub(crate) scheduling: scheduling::Config,
+}
+
+impl Config {
+    /// Checks the section.
+    ///
+    /// # Errors
+    /// A number is out of its range; the error names the key.
+    pub fn new(raw: RawConfig) -> Result<Self, SettingsError> {
+        let base = scheduling::Config::default();
+        let number = |key, value: Option<f64>, default: f64, max: f64| match value {
+            None => Ok(default),
+            Some(v) if v.is_finite() && (0.0..=max).contains(&v) => Ok(v),
+            Some(v) => {
+                Err(SettingsError::new(key, format!("{v} is out of range, allowed is 0 to {max}")))
+            }
+        };
+        Ok(Self {
+            scheduling: scheduling::Config {
+                policy: raw.policy.unwrap_or(base.policy),
+                eviction_weight: number(
+                    "router.eviction_weight",
+                    raw.eviction_weight,
+                    base.eviction_weight,
+                    10.0,
+                )?,
+                tie_margin_fraction: number(
+                    "router.tie_margin_fraction",
+                    raw.tie_margin_fraction,
+                    base.tie_margin_fraction,
+                    1.0,
+                )?,
+                tie_margin_seconds: number(
+                    "router.tie_margin_seconds",
+                    raw.tie_margin_seconds,
+                    base.tie_margin_seconds,
+                    10.0,
+                )?,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<Config, String> {
+        let raw: RawConfig = serde_json::from_str(json).map_err(|e| e.to_string())?;
+        Config::new(raw).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn an_empty_section_takes_the_defaults() {
+        let config = parse("{}").expect("valid");
+        assert_eq!(config.scheduling.policy, Policy::Prefix);
+        assert_eq!(config.scheduling.eviction_weight, 0.3);
+    }
+
+    #[test]
+    fn each_key_is_read() {
+        let config = parse(
+            r#"{"policy":"round-robin","eviction_weight":0.5,
+                "tie_margin_fraction":0.1,"tie_margin_seconds":0.01}"#,
+        )
+        .expect("valid");
+        assert_eq!(config.scheduling.policy, Policy::RoundRobin);
+        assert_eq!(config.scheduling.eviction_weight, 0.5);
+        assert_eq!(config.scheduling.tie_margin_fraction, 0.1);
+        assert_eq!(config.scheduling.tie_margin_seconds, 0.01);
+    }
+
+    #[test]
+    fn a_misspelt_key_and_a_value_out_of_range_are_refused_by_name() {
+        for key in ["polcy", "eviction_weigth", "tie_margin", "tie_margin_second"] {
+            let error = parse(&format!(r#"{{"{key}":1}}"#)).expect_err("unknown key");
+            assert!(error.contains(key), "{error}");
+        }
+        for key in ["eviction_weight", "tie_margin_fraction", "tie_margin_seconds"] {
+            let error = parse(&format!(r#"{{"{key}":-1}}"#)).expect_err("out of range");
+            assert!(error.contains(&format!("router.{key}")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Why a request went where it went: the traces of recent decisions, by request id.
+//!
+//! Bounded in number and in bytes; the oldest go first. A trace keeps the best candidates and a
+//! few that were barred, so that a decision among a thousand ranks costs no more to remember than
+//! one among thirty.
+
+mod json;
+
+use std::collections::{HashMap, VecDeque};
+
+use domain::{
+    BackendState, DecisionReason, Evidence, EvidenceLevel, FailureClass, LeaseId, ModelId, RankId,
+    RejectReason, RequestId, Route, ScoreParts, TenantId, Usage,
+};
+use parking_lot::Mutex;
+
+/// Traces kept.
+const TRACES: usize = 10_000;
+
+/// Bytes that the traces may take in all.
+const TRACE_BYTES: usize = 16 << 20;
+
+/// Scored candidates kept of one decision, best first.
+const SCORED_LINES: usize = 24;
+
+/// Barred candidates kept of one decision.
+const BARRED_LINES: usize = 8;
+
+/// What the two lookup tables take for one trace, roughly.
+const TABLE_BYTES: usize = 128;
+
+/// How one decision came about.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    request: RequestId,
+    attempt: u32,
+    tenant: TenantId,
+    model: ModelId,
+    prompt_tokens: Option<u32>,
+    pub(crate) reason: Option<DecisionReason>,
+    pub(crate) rejected: Option<RejectReason>,
+    scored: Vec<Line>,
+    barred: Vec<Line>,
+    /// Candidates that were not kept.
+    pub(crate) omitted: usize,
+}
+
+/// One candidate of a decision.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) rank: RankId,
+    pub(crate) state: BackendState,
+    pub(crate) level: EvidenceLevel,
+    pub(crate) verdict: Verdict,
+    pub(crate) matched_blocks: u32,
+    pub(crate) cached_tokens: u32,
+    pub(crate) uncached_tokens: u32,
+    pub(crate) in_flight: u32,
+    pub(crate) parts: ScoreParts,
+}
+
+/// Why a candidate won or lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Chosen,
+    /// Its score is that much above the winner's; not above it for a tie or another policy.
+    Behind {
+        seconds: f64,
+    },
+    Excluded,
+    NotReady,
+    BreakerOpen,
+}
+
+/// What became of a lease.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Outcome {
+    FirstToken { seconds: f64 },
+    Ended { ending: Ending, seconds: f64 },
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Ending {
+    Finished(Option<Usage>),
+    Failed(FailureClass),
+    Cancelled,
+    Reaped,
+}
+
+impl Trace {
+    pub(crate) fn new(route: &Route) -> Self {
+        Self {
+            request: route.request.clone(),
+            attempt: route.attempt,
+            tenant: route.tenant.clone(),
+            model: route.model.clone(),
+            prompt_tokens: route.prompt.as_ref().map(|p| p.tokens),
+            reason: None,
+            rejected: None,
+            scored: Vec::new(),
+            barred: Vec::new(),
+            omitted: 0,
+        }
+    }
+
+    /// Adds a scored candidate, best first. Returns whether there was room.
+    pub(crate) fn push_scored(&mut self, line: impl FnOnce() -> Line) -> bool {
+        push(&mut self.scored, SCORED_LINES, line)
+    }
+
+    /// Adds a candidate that was not scored. Returns whether there was room.
+    pub(crate) fn push_barred(&mut self, line: impl FnOnce() -> Line) -> bool {
+        push(&mut self.barred, BARRED_LINES, line)
+    }
+
+    /// Whether `rank` won.
+    pub(crate) fn chose(&self, rank: &RankId) -> bool {
+        self.scored.first().is_some_and(|l| l.rank == *rank)
+    }
+}
+
+fn push(lines: &mut Vec<Line>, most: usize, line: impl FnOnce() -> Line) -> bool {
+    let room = lines.len() < most;
+    if room {
+        lines.push(line());
+    }
+    room
+}
+
+/// One trace with what followed.
+#[derive(Debug)]
+struct Record {
+    trace: Trace,
+    at_unix_ms: u64,
+    lease: Option<LeaseId>,
+    evidence: Option<Evidence>,
+    first_token_seconds: Option<f64>,
+    ended: Option<(Ending, f64)>,
+}
+
+impl Record {
+    fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + (self.trace.scored.capacity() + self.trace.barred.capacity()) * size_of::<Line>()
+            + self.trace.request.as_str().len()
+            + TABLE_BYTES
+    }
+}
+
+/// The recent traces.
+#[derive(Default)]
+pub(crate) struct Explanations {
+    ring: Mutex<Ring>,
+}
+
+#[derive(Default)]
+struct Ring {
+    records: VecDeque<Record>,
+    /// Number of the record at the front.
+    first: u64,
+    bytes: usize,
+    by_lease: HashMap<LeaseId, u64>,
+    /// All attempts of a request that are still kept, oldest first.
+    by_request: HashMap<RequestId, Vec<u64>>,
+}
+
+impl Explanations {
+    /// Keeps a trace; `decision` is what the caller was told, if there was one.
+    pub(crate) fn record(
+        &self,
+        trace: Trace,
+        decision: Option<(LeaseId, Evidence)>,
+        at_unix_ms: u64,
+    ) {
+        let (lease, evidence) = decision.unzip();
+        self.ring.lock().push(Record {
+            trace,
+            at_unix_ms,
+            lease,
+            evidence,
+            first_token_seconds: None,
+            ended: None,
+        });
+    }
+
+    /// Adds what became of a lease.
+    pub(crate) fn update(&self, lease: LeaseId, outcome: Outcome) {
+        let mut ring = self.ring.lock();
+        let Some(&number) = ring.by_lease.get(&lease) else { return };
+        let Some(record) = ring.get_mut(number) else { return };
+        match outcome {
+            Outcome::FirstToken { seconds } => record.first_token_seconds = Some(seconds),
+            Outcome::Ended { ending, seconds } => record.ended = Some((ending, seconds)),
+        }
+    }
+
+    /// All that is kept of a request, as JSON.
+    pub(crate) fn explain(&self, request: &str) -> Option<serde_json::Value> {
+        let ring = self.ring.lock();
+        let attempts: Vec<serde_json::Value> = ring
+            .by_request
+            .get(request)?
+            .iter()
+            .filter_map(|number| ring.get(*number))
+            .map(json::record)
+            .collect();
+        Some(serde_json::json!({ "request": request, "attempts": attempts }))
+    }
+}
+
+impl Ring {
+    fn get(&self, number: u64) -> Option<&Record> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.records.get(at)
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut Record> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.records.get_mut(at)
+    }
+
+    fn push(&mut self, record: Record) {
+        let number = self.first + self.records.len() as u64;
+        if let Some(lease) = record.lease {
+            self.by_lease.insert(lease, number);
+        }
+        self.by_request.entry(record.trace.request.clone()).or_default().push(number);
+        self.bytes += record.bytes();
+        self.records.push_back(record);
+        while self.records.len() > TRACES || self.bytes > TRACE_BYTES {
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) {
+        let Some(record) = self.records.pop_front() else { return };
+        self.bytes -= record.bytes();
+        if let Some(lease) = record.lease {
+            self.by_lease.remove(&lease);
+        }
+        let first = self.first;
+        if let Some(attempts) = self.by_request.get_mut(&record.trace.request) {
+            attempts.retain(|number| *number != first);
+            if attempts.is_empty() {
+                self.by_request.remove(&record.trace.request);
+            }
+        }
+        self.first += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(request: &str) -> Route {
+        Route {
+            request: RequestId::new(request),
+            attempt: 0,
+            tenant: "t".into(),
+            model: "m".into(),
+            prompt: None,
+            max_output_tokens: None,
+            stream: true,
+            excluded: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_oldest_traces_go_first_and_leave_nothing_behind() {
+        let kept = Explanations::default();
+        for i in 0..TRACES as u64 + 5 {
+            let trace = Trace::new(&route(&format!("r{i}")));
+            kept.record(trace, None, i);
+        }
+        assert!(kept.explain("r4").is_none());
+        assert!(kept.explain("r5").is_some());
+        let ring = kept.ring.lock();
+        assert_eq!(ring.records.len(), TRACES);
+        assert_eq!(ring.by_request.len(), TRACES);
+        assert!(ring.bytes <= TRACE_BYTES);
+    }
+
+    #[test]
+    fn a_request_that_repeats_its_id_cannot_outgrow_the_bounds() {
+        let kept = Explanations::default();
+        let id = "r".repeat(64 << 10);
+        for i in 0..1000 {
+            kept.record(Trace::new(&route(&id)), None, i);
+        }
+        let ring = kept.ring.lock();
+        assert!(ring.bytes <= TRACE_BYTES);
+        assert!(ring.records.len() < 300);
+        assert_eq!(ring.by_request.len(), 1);
+        assert_eq!(ring.by_request.values().map(Vec::len).sum::<usize>(), ring.records.len());
+    }
+
+    #[test]
+    fn only_so_many_candidates_are_kept() {
+        let mut trace = Trace::new(&route("r"));
+        let line = || Line {
+            rank: RankId { backend: "b".into(), incarnation: Default::default(), rank: 0 },
+            state: BackendState::Ready,
+            level: EvidenceLevel::Model,
+            verdict: Verdict::Excluded,
+            matched_blocks: 0,
+            cached_tokens: 0,
+            uncached_tokens: 0,
+            in_flight: 0,
+            parts: ScoreParts::default(),
+        };
+        let kept = (0..100).filter(|_| trace.push_barred(line)).count();
+        assert_eq!(kept, BARRED_LINES);
+    }
+}

@@ -1,0 +1,233 @@
+//! A pool: the ranks that serve one model, what their caches hold, what was promised to them.
+//!
+//! Everything sits under one lock, which is held for one decision or one report at a time and
+//! never over I/O. The lock does not poison: a panic in one request cannot fail the next.
+//!
+//! - [`profile`]: what an engine says of its cache, and the unit it is mirrored in
+//! - [`measure`]: how a request lies in blocks
+//! - [`rank`], [`lease`]: the objects that counts and bookings belong to
+//! - [`reconcile`]: ranks come, change and go with the fleet
+//! - [`decide`]: a Route becomes a booked choice
+//! - [`report`]: what became of it
+//! - [`trace`], [`view`]: what operators are told
+
+mod decide;
+mod lease;
+mod measure;
+mod profile;
+mod rank;
+mod reconcile;
+mod report;
+mod trace;
+mod view;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use domain::{
+    BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RejectReason, Report, Route,
+};
+use kv_index::{KvIndex, Matches};
+use parking_lot::Mutex;
+use scheduling::{Config, PrefillFit};
+
+use crate::explain::{Ending, Outcome, Trace};
+use crate::metrics::{Families, PoolMetrics};
+use lease::Lease;
+pub(crate) use lease::pool_of;
+use rank::{Rank, RankKey};
+pub(crate) use reconcile::Seat;
+
+/// Bytes of canonical text per token before anything was observed: English prose under the
+/// byte-pair vocabularies in use.
+const INITIAL_BYTES_PER_TOKEN: f64 = 4.0;
+
+/// A lease that no report has closed for so long is lost; the longest answers that engines give
+/// within the edge's limits end well before.
+const LEASE_LIFETIME_SECONDS: f64 = 3600.0;
+
+/// A decision, or the lack of one, and the trace of how it came about.
+pub(crate) type Routed = (Result<Decision, RejectReason>, Trace);
+
+/// The pool of one model.
+pub(crate) struct Pool {
+    pub(crate) model: ModelId,
+    state: Mutex<State>,
+}
+
+/// What the lock guards.
+pub(crate) struct State {
+    model: ModelId,
+    number: u32,
+    config: Config,
+    families: Arc<Families>,
+    metrics: PoolMetrics,
+    ranks: Vec<Rank>,
+    position: HashMap<RankKey, usize>,
+    /// One index for each unit ever in use; kept for the pool's life, so that a booking of a
+    /// rank that is gone can never meet a younger index.
+    mirrors: Vec<Mirror>,
+    leases: BTreeMap<LeaseId, Lease>,
+    /// What was learned of ranks that left, for when they come back.
+    retired_fits: HashMap<(BackendId, u16), PrefillFit>,
+    next_rank: u64,
+    next_lease: u64,
+    turn: u64,
+    bytes_per_token: f64,
+    /// The value that the text mirrors' capacities were set by.
+    scaled_by: f64,
+}
+
+/// The index of one block unit.
+struct Mirror {
+    unit: BlockUnit,
+    index: KvIndex,
+    matches: Matches,
+}
+
+impl Pool {
+    pub(crate) fn new(
+        model: ModelId,
+        number: u32,
+        config: Config,
+        families: Arc<Families>,
+    ) -> Self {
+        let metrics = families.pool(&model);
+        Self {
+            model: model.clone(),
+            state: Mutex::new(State {
+                model,
+                number,
+                config,
+                families,
+                metrics,
+                ranks: Vec::new(),
+                position: HashMap::new(),
+                mirrors: Vec::new(),
+                leases: BTreeMap::new(),
+                retired_fits: HashMap::new(),
+                next_rank: 0,
+                next_lease: 0,
+                turn: 0,
+                bytes_per_token: INITIAL_BYTES_PER_TOKEN,
+                scaled_by: INITIAL_BYTES_PER_TOKEN,
+            }),
+        }
+    }
+
+    /// Brings the ranks in line with the fleet.
+    pub(crate) fn reconcile(&self, seats: &[Seat<'_>]) {
+        self.state.lock().reconcile(seats);
+    }
+
+    /// Chooses and books.
+    pub(crate) fn route(&self, route: &Route, now: Moment) -> Routed {
+        self.state.lock().route(route, now)
+    }
+
+    /// Takes a report; returns what it adds to the explanation.
+    pub(crate) fn report(&self, report: &Report, now: Moment) -> Option<Outcome> {
+        self.state.lock().report(report, now)
+    }
+
+    /// Time has passed: starts prefills that are due, reaps lost leases, shows gauges.
+    pub(crate) fn tick(&self, now: Moment) -> Vec<(LeaseId, Outcome)> {
+        let mut state = self.state.lock();
+        state.advance(now);
+        let reaped = state.reap(now);
+        state.show(now);
+        reaped
+    }
+
+    /// Whether nothing is left in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.ranks.is_empty() && state.leases.is_empty()
+    }
+
+    /// The ranks as operators see them.
+    pub(crate) fn view(&self, now: Moment) -> Vec<serde_json::Value> {
+        self.state.lock().view(now)
+    }
+}
+
+impl State {
+    /// The number of the index of `unit`, made on first use.
+    fn mirror(&mut self, unit: BlockUnit) -> usize {
+        if let Some(i) = self.mirrors.iter().position(|m| m.unit == unit) {
+            return i;
+        }
+        self.mirrors.push(Mirror { unit, index: KvIndex::new(), matches: Matches::default() });
+        self.mirrors.len() - 1
+    }
+
+    /// Gives the rank at `at` a slot in an index if it has none there.
+    fn ensure_slot(&mut self, at: usize, mirror: usize) {
+        let (rank, mirror_state) = (&mut self.ranks[at], &mut self.mirrors[mirror]);
+        if rank.slot(mirror).is_none() {
+            let capacity = rank.profile.capacity(mirror_state.unit, self.scaled_by);
+            rank.set_slot(mirror, mirror_state.index.add_rank(capacity));
+        }
+    }
+
+    fn rank_mut(&mut self, key: RankKey) -> Option<&mut Rank> {
+        let at = *self.position.get(&key)?;
+        self.ranks.get_mut(at)
+    }
+
+    /// Begins the prefills whose predicted time has come.
+    fn advance(&mut self, now: Moment) {
+        for rank in &mut self.ranks {
+            for lease in rank.load.due_starts(now) {
+                if let Some(lease) = self.leases.get_mut(&lease) {
+                    start(&mut self.mirrors, lease);
+                }
+            }
+        }
+    }
+
+    /// Ends the leases that were lost. They are numbered in the order of their booking.
+    fn reap(&mut self, now: Moment) -> Vec<(LeaseId, Outcome)> {
+        let mut reaped = Vec::new();
+        while let Some((&id, lease)) = self.leases.first_key_value() {
+            if now.seconds_since(lease.at) < LEASE_LIFETIME_SECONDS {
+                break;
+            }
+            tracing::warn!(model = %self.model, lease = id.0, "a lease was never closed");
+            self.metrics.leases_reaped.inc();
+            let elapsed = now.seconds_since(lease.at);
+            self.close(id, now);
+            reaped.push((id, Outcome::Ended { ending: Ending::Reaped, seconds: elapsed }));
+        }
+        reaped
+    }
+
+    /// Brings the gauges up to date.
+    fn show(&mut self, now: Moment) {
+        for rank in &self.ranks {
+            rank.metrics.queue_delay.set(rank.load.queue_delay_seconds(now));
+            rank.metrics.breaker(rank.breaker.gate(now));
+            rank.show_in_flight();
+            let (mut resident, mut capacity) = (0, 0);
+            for &(mirror, slot) in rank.slots() {
+                if let Some(stats) = self.mirrors[mirror].index.rank_stats(slot) {
+                    resident += i64::from(stats.resident_keyed_blocks);
+                    capacity = capacity.max(i64::from(stats.capacity));
+                }
+            }
+            rank.metrics.resident.set(resident);
+            rank.metrics.capacity.set(capacity);
+        }
+    }
+}
+
+/// The lease's prefill is taken to begin: its blocks are allocated, others evicted for it.
+fn start(mirrors: &mut [Mirror], lease: &mut Lease) {
+    if let Some(blocks) = &mut lease.blocks
+        && !blocks.started
+    {
+        blocks.started = true;
+        // What it hit was foretold by the decision; the engine's own count comes with the usage.
+        let _ = mirrors[blocks.mirror].index.start(&mut blocks.booking);
+    }
+}

@@ -1,0 +1,305 @@
+//! A Route becomes a booked choice.
+//!
+//! Snapshot first (who may take it, what each holds, what each owes), then the pure choice of
+//! `scheduling`, then the booking as a step of its own.
+
+use domain::{
+    BlockUnit, Decision, Evidence, EvidenceLevel, KeyList, LeaseId, Moment, Prompt, RejectReason,
+    Route,
+};
+use std::time::Duration;
+
+use scheduling::{CandidateView, Config, Policy, Selection, Work, select};
+
+use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
+use super::measure::{Measure, cached_tokens};
+use super::rank::Standing;
+use super::{Routed, State};
+use crate::explain::Trace;
+
+/// Fallbacks that a decision carries beside its choice.
+const OTHERS: usize = 7;
+
+/// A rank whose predicted wait is longer than this counts as saturated. It changes the reason
+/// that is told, never the order.
+const SATURATED_SECONDS: f64 = 2.0;
+
+/// What one eligible rank would do with the prompt.
+pub(super) struct Prospect {
+    /// Its place among the pool's ranks.
+    pub(super) at: usize,
+    /// The index that was asked, if any.
+    mirror: Option<usize>,
+    /// Which of the prompt's key lists fits that index.
+    list: Option<usize>,
+    pub(super) level: EvidenceLevel,
+    measure: Option<Measure>,
+    pub(super) matched_blocks: u32,
+    pub(super) cached_tokens: u32,
+    pub(super) uncached_tokens: u32,
+    evict_tokens: u32,
+    queue_delay_seconds: f64,
+}
+
+impl State {
+    pub(super) fn route(&mut self, route: &Route, now: Moment) -> Routed {
+        self.advance(now);
+        let standings: Vec<Standing> = self.ranks.iter().map(|r| r.standing(route, now)).collect();
+        let eligible = self.eligible(&standings);
+        if eligible.is_empty() {
+            let reason = if standings.contains(&Standing::Excluded) {
+                RejectReason::AllExcluded
+            } else {
+                RejectReason::NoReadyBackend
+            };
+            let mut trace = Trace::new(route);
+            self.note_barred(&standings, &mut trace);
+            trace.rejected = Some(reason);
+            return (Err(reason), trace);
+        }
+        self.match_prompt(route.prompt.as_ref());
+        let prospects = self.prospects(&eligible, route.prompt.as_ref(), now);
+        let selection = self.choose(route, &prospects, now);
+        let trace = self.explain(route, &standings, &prospects, &selection);
+        let decision = self.book(route, &prospects, &selection, now);
+        (Ok(decision), trace)
+    }
+
+    /// Ranks that may be chosen. Where every one left is broken, the one that failed longest ago
+    /// is tried rather than nobody.
+    fn eligible(&self, standings: &[Standing]) -> Vec<usize> {
+        let of = |wanted: Standing| {
+            standings.iter().enumerate().filter(move |(_, s)| **s == wanted).map(|(i, _)| i)
+        };
+        let eligible: Vec<usize> = of(Standing::Eligible).collect();
+        if eligible.is_empty() {
+            return of(Standing::Broken)
+                .min_by_key(|&i| (self.ranks[i].breaker.last_failure(), self.ranks[i].last_chosen))
+                .into_iter()
+                .collect();
+        }
+        eligible
+    }
+
+    /// Looks the prompt up in every index that one of its key lists fits.
+    fn match_prompt(&mut self, prompt: Option<&Prompt>) {
+        for mirror in &mut self.mirrors {
+            mirror.matches.clear();
+            if let Some(list) = prompt.and_then(|p| p.keys.iter().find(|l| l.unit == mirror.unit)) {
+                mirror.index.match_prefix(&list.keys, &mut mirror.matches);
+            }
+        }
+    }
+
+    fn prospects(
+        &mut self,
+        eligible: &[usize],
+        prompt: Option<&Prompt>,
+        now: Moment,
+    ) -> Vec<Prospect> {
+        eligible
+            .iter()
+            .map(|&at| {
+                let queue_delay_seconds = self.ranks[at].load.queue_delay_seconds(now);
+                match prompt {
+                    Some(prompt) => self.prospect(at, prompt, queue_delay_seconds),
+                    None => Prospect {
+                        at,
+                        mirror: None,
+                        list: None,
+                        level: self.ranks[at].level,
+                        measure: None,
+                        matched_blocks: 0,
+                        cached_tokens: 0,
+                        uncached_tokens: 0,
+                        evict_tokens: 0,
+                        queue_delay_seconds,
+                    },
+                }
+            })
+            .collect()
+    }
+
+    fn prospect(&mut self, at: usize, prompt: &Prompt, queue_delay_seconds: f64) -> Prospect {
+        let profile = self.ranks[at].profile;
+        let find = |unit: BlockUnit| prompt.keys.iter().position(|l: &KeyList| l.unit == unit);
+        let token_list = profile.tokens.and_then(|t| find(t.unit).map(|list| (t.unit, list)));
+        let (unit, list, level) = match (token_list, find(BlockUnit::TEXT)) {
+            (Some((unit, list)), _) => (unit, Some(list), EvidenceLevel::Model),
+            (None, Some(list)) => (BlockUnit::TEXT, Some(list), EvidenceLevel::Text),
+            // Nothing to match, but the prompt will press on the cache all the same.
+            (None, None) => {
+                (profile.tokens.map_or(BlockUnit::TEXT, |t| t.unit), None, self.ranks[at].level)
+            }
+        };
+        let measure = Measure::new(unit, prompt, self.bytes_per_token);
+        let mut prospect = Prospect {
+            at,
+            mirror: None,
+            list,
+            level: if profile.caches { level } else { EvidenceLevel::Model },
+            measure: Some(measure),
+            matched_blocks: 0,
+            cached_tokens: 0,
+            uncached_tokens: prompt.tokens,
+            evict_tokens: 0,
+            queue_delay_seconds,
+        };
+        if !profile.caches {
+            return prospect;
+        }
+        let number = self.mirror(unit);
+        self.ensure_slot(at, number);
+        prospect.mirror = Some(number);
+        let mirror = &self.mirrors[number];
+        let Some(slot) = self.ranks[at].slot(number) else { return prospect };
+        prospect.matched_blocks = match list {
+            Some(_) => mirror.matches.get(slot).map_or(0, |m| m.blocks),
+            None => 0,
+        };
+        let engine_block = profile.tokens.map_or(1, |t| t.engine_block);
+        prospect.cached_tokens = cached_tokens(unit, prompt, prospect.matched_blocks, engine_block);
+        prospect.uncached_tokens = prompt.tokens - prospect.cached_tokens;
+        let new_blocks = measure.prompt_blocks().saturating_sub(prospect.matched_blocks);
+        prospect.evict_tokens = measure.tokens(mirror.index.evictable_after(slot, new_blocks));
+        prospect
+    }
+
+    fn choose(&self, route: &Route, prospects: &[Prospect], now: Moment) -> Selection {
+        let views: Vec<CandidateView<'_>> = prospects
+            .iter()
+            .map(|p| {
+                let rank = &self.ranks[p.at];
+                CandidateView {
+                    matched_blocks: p.matched_blocks,
+                    cached_tokens: p.cached_tokens,
+                    uncached_tokens: p.uncached_tokens,
+                    queue_delay_seconds: p.queue_delay_seconds,
+                    network_seconds: rank.seen.network.as_secs_f64(),
+                    evict_tokens: p.evict_tokens,
+                    booked_seconds: rank.load.booked_seconds(now),
+                    in_flight: rank.load.in_flight()
+                        + rank.load.foreign_requests(now).round() as u32,
+                    last_chosen: rank.last_chosen,
+                    saturated: p.queue_delay_seconds > SATURATED_SECONDS,
+                    fit: &rank.fit,
+                }
+            })
+            .collect();
+        if route.prompt.is_none() {
+            return select(&Config { policy: Policy::LeastLoad, ..self.config }, &views);
+        }
+        select(&self.config, &views)
+    }
+
+    fn book(
+        &mut self,
+        route: &Route,
+        prospects: &[Prospect],
+        selection: &Selection,
+        now: Moment,
+    ) -> Decision {
+        let best = &selection.ranked[0];
+        let prospect = &prospects[best.index];
+        let forecast = Forecast {
+            cached_tokens: prospect.cached_tokens,
+            ttft_seconds: best.parts.ttft_seconds(),
+            grain: self.grain(prospect),
+            text_bytes: route.prompt.as_ref().map_or(0, |p| p.text_bytes),
+        };
+        let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect));
+        let id = lease_id(self.number, self.next_lease);
+        self.next_lease += 1;
+        self.turn += 1;
+        self.set_level(prospect.at, prospect.level);
+        let rank = &mut self.ranks[prospect.at];
+        rank.last_chosen = self.turn;
+        // Behind other prefills it shares their steps: the fixed cost is paid once, and only its
+        // tokens make the next one wait longer. Charged in full, a burst of one new prefix would
+        // soon look as if it were cheaper to compute that prefix elsewhere.
+        let prefill_seconds = if rank.load.booked_seconds(now) > 0.0 {
+            let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
+            rank.fit.coefficients().token_seconds(uncached, cached)
+        } else {
+            best.parts.prefill_seconds
+        };
+        let work = Work {
+            uncached_tokens: prospect.uncached_tokens,
+            cached_tokens: prospect.cached_tokens,
+            prefill_seconds,
+        };
+        rank.load.book(id, work, route.stream, now);
+        rank.show_in_flight();
+        let trial = rank.breaker.dispatched();
+        let lease = Lease {
+            rank: rank.key,
+            at: now,
+            blocks,
+            forecast,
+            trial,
+            first_token: false,
+            generated: 0,
+        };
+        self.leases.insert(id, lease);
+        self.metrics.leases.set(self.leases.len() as i64);
+        self.metrics.decided(selection.reason);
+        self.decision(id, prospects, selection)
+    }
+
+    /// Tokens that a prediction of cached tokens may be off by: one block.
+    fn grain(&self, prospect: &Prospect) -> u32 {
+        match (prospect.level, self.ranks[prospect.at].profile.tokens) {
+            (EvidenceLevel::Model, Some(tokens)) => tokens.engine_block,
+            _ => prospect.measure.map_or(1, |m| m.tokens(1)),
+        }
+    }
+
+    fn book_blocks(&mut self, prompt: &Prompt, prospect: &Prospect) -> Option<BookedBlocks> {
+        let (number, measure) = (prospect.mirror?, prospect.measure?);
+        let slot = self.ranks[prospect.at].slot(number)?;
+        let keys = prospect.list.map_or(&[][..], |list| &prompt.keys[list].keys);
+        let keyed = u32::try_from(keys.len()).unwrap_or(u32::MAX);
+        let extra = measure.prompt_blocks().saturating_sub(keyed);
+        let booking = self.mirrors[number].index.book(slot, keys, extra);
+        Some(BookedBlocks { mirror: number, booking, started: false, measure, keyed })
+    }
+
+    fn decision(&self, lease: LeaseId, prospects: &[Prospect], selection: &Selection) -> Decision {
+        let best = &selection.ranked[0];
+        let chosen = &prospects[best.index];
+        let ttft = best.parts.ttft_seconds();
+        Decision {
+            lease,
+            chosen: self.ranks[chosen.at].candidate(),
+            others: selection
+                .ranked
+                .iter()
+                .skip(1)
+                .take(OTHERS)
+                .map(|s| self.ranks[prospects[s.index].at].candidate())
+                .collect(),
+            evidence: Evidence {
+                matched_blocks: chosen.matched_blocks,
+                predicted_cached_tokens: chosen.cached_tokens,
+                predicted_ttft: Duration::try_from_secs_f64(ttft).unwrap_or(Duration::MAX),
+                parts: best.parts,
+                level: chosen.level,
+                reason: selection.reason,
+            },
+        }
+    }
+
+    /// A change of level is told once, both ways.
+    pub(super) fn set_level(&mut self, at: usize, level: EvidenceLevel) {
+        let rank = &mut self.ranks[at];
+        if rank.level != level {
+            tracing::info!(
+                model = %self.model, backend.id = %rank.id.backend, rank = rank.id.rank,
+                from = rank.level.as_str(), to = level.as_str(), "evidence level changes",
+            );
+            rank.level = level;
+            rank.metrics.evidence(level);
+            self.metrics.evidence_changed(level);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! One rank of a pool: the object that bookings and counts belong to.
+
+use std::sync::Arc;
+
+use domain::{
+    Backend, BackendState, Candidate, EvidenceLevel, LeaseId, ModelId, Moment, RankId, RankState,
+    Route, ServedModel,
+};
+use kv_index::Slot;
+use scheduling::{LoadBook, PrefillFit};
+
+use super::profile::Profile;
+use crate::breaker::{Breaker, Gate};
+use crate::metrics::{Families, RankMetrics};
+
+/// A rank's identity within its pool; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RankKey(pub(crate) u64);
+
+/// A rank.
+pub(crate) struct Rank {
+    pub(crate) key: RankKey,
+    pub(crate) id: RankId,
+    /// The observation it was last reconciled with.
+    pub(crate) seen: Arc<Backend>,
+    pub(crate) profile: Profile,
+    /// Its slots, by the number of the index they are in.
+    slots: Vec<(usize, Slot)>,
+    pub(crate) load: LoadBook,
+    pub(crate) fit: PrefillFit,
+    pub(crate) breaker: Breaker,
+    /// The pool's turn at which it was chosen last.
+    pub(crate) last_chosen: u64,
+    pub(crate) level: EvidenceLevel,
+    pub(crate) metrics: RankMetrics,
+    last_sample: Option<Moment>,
+}
+
+/// Why a rank takes part in a choice, or does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Eligible,
+    Excluded,
+    NotReady,
+    Broken,
+}
+
+impl Rank {
+    pub(crate) fn new(
+        key: RankKey,
+        id: RankId,
+        seen: Arc<Backend>,
+        profile: Profile,
+        fit: PrefillFit,
+        (families, model): (&Families, &ModelId),
+    ) -> Self {
+        let metrics = families.rank(model, &id);
+        let level = profile.level();
+        metrics.evidence(level);
+        metrics.breaker(Gate::Closed);
+        Self {
+            key,
+            id,
+            seen,
+            profile,
+            slots: Vec::new(),
+            load: LoadBook::default(),
+            fit,
+            breaker: Breaker::default(),
+            last_chosen: 0,
+            level,
+            metrics,
+            last_sample: None,
+        }
+    }
+
+    /// Takes over a newer observation. Bookings, counts, breaker and what was learned stay.
+    /// Returns whether the cache is another than before.
+    pub(crate) fn observe(
+        &mut self,
+        backend: &Arc<Backend>,
+        model: &ServedModel,
+        rank: &RankState,
+    ) -> bool {
+        self.seen = backend.clone();
+        if let Some(sample) = rank.load
+            && self.last_sample.is_none_or(|last| sample.at > last)
+        {
+            self.last_sample = Some(sample.at);
+            self.load.observe_load(&sample, sample.at);
+        }
+        let profile = Profile::of(backend, model, rank);
+        let changed = profile != self.profile;
+        self.profile = profile;
+        changed
+    }
+
+    pub(crate) fn standing(&self, route: &Route, now: Moment) -> Standing {
+        if self.seen.state != BackendState::Ready {
+            Standing::NotReady
+        } else if route.excluded.contains(&self.id) {
+            Standing::Excluded
+        } else if self.breaker.gate(now) == Gate::Open {
+            Standing::Broken
+        } else {
+            Standing::Eligible
+        }
+    }
+
+    pub(crate) fn candidate(&self) -> Candidate {
+        Candidate {
+            rank: self.id.clone(),
+            url: self.seen.url.clone(),
+            pin_rank: self.seen.ranks.len() > 1,
+        }
+    }
+
+    pub(crate) fn slot(&self, mirror: usize) -> Option<Slot> {
+        self.slots.iter().find(|(m, _)| *m == mirror).map(|(_, slot)| *slot)
+    }
+
+    pub(crate) fn set_slot(&mut self, mirror: usize, slot: Slot) {
+        self.slots.push((mirror, slot));
+    }
+
+    pub(crate) fn slots(&self) -> &[(usize, Slot)] {
+        &self.slots
+    }
+
+    /// The lease is over for the load book and the gauge.
+    pub(crate) fn end(&mut self, lease: LeaseId, now: Moment) {
+        self.load.end(lease, now);
+        self.show_in_flight();
+    }
+
+    pub(crate) fn show_in_flight(&self) {
+        self.metrics.in_flight.set(i64::from(self.load.in_flight()));
+    }
+}

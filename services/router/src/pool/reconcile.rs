@@ -1,0 +1,152 @@
+//! Ranks come, change and go with the fleet.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use domain::{Backend, BlockUnit, RankId, RankState, ServedModel};
+use scheduling::{Coefficients, PrefillFit};
+
+use super::State;
+use super::profile::Profile;
+use super::rank::{Rank, RankKey};
+
+/// Fits of ranks that left, kept for their return. Far more than a fleet has at once.
+const RETIRED_FITS: usize = 4096;
+
+/// One backend that serves the pool's model.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat<'a> {
+    pub(crate) backend: &'a Arc<Backend>,
+    pub(crate) model: &'a ServedModel,
+}
+
+impl State {
+    /// Brings the ranks in line with `seats`. What belongs to a rank that stays (bookings,
+    /// counts, breaker, fit, cache content) is not touched by any number of reconciles.
+    pub(super) fn reconcile(&mut self, seats: &[Seat<'_>]) {
+        let wanted: HashSet<RankId> = seats
+            .iter()
+            .flat_map(|s| s.backend.ranks.iter().map(|r| s.backend.rank_id(r.rank)))
+            .collect();
+        let gone: Vec<RankKey> =
+            self.ranks.iter().filter(|r| !wanted.contains(&r.id)).map(|r| r.key).collect();
+        for key in gone {
+            self.retire(key);
+        }
+        let known: std::collections::HashMap<RankId, RankKey> =
+            self.ranks.iter().map(|r| (r.id.clone(), r.key)).collect();
+        for seat in seats {
+            for state in &seat.backend.ranks {
+                match known.get(&seat.backend.rank_id(state.rank)) {
+                    Some(key) => self.refresh(*key, seat, state),
+                    None => self.admit(seat, state),
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, seat: &Seat<'_>, state: &RankState) {
+        let id = seat.backend.rank_id(state.rank);
+        let fit = match self.retired_fits.remove(&(id.backend.clone(), id.rank)) {
+            Some(fit) => fit,
+            None => PrefillFit::new(self.prior()),
+        };
+        let key = RankKey(self.next_rank);
+        self.next_rank += 1;
+        let profile = Profile::of(seat.backend, seat.model, state);
+        tracing::info!(
+            model = %self.model, backend.id = %id.backend, rank = id.rank,
+            incarnation = id.incarnation.0, level = profile.level().as_str(), "rank joins the pool",
+        );
+        let mut rank =
+            Rank::new(key, id, seat.backend.clone(), profile, fit, (&self.families, &self.model));
+        rank.observe(seat.backend, seat.model, state);
+        // Ranks that never were chosen differ by the order of their coming.
+        self.turn += 1;
+        rank.last_chosen = self.turn;
+        self.position.insert(key, self.ranks.len());
+        self.ranks.push(rank);
+        self.home(self.ranks.len() - 1);
+    }
+
+    fn refresh(&mut self, key: RankKey, seat: &Seat<'_>, state: &RankState) {
+        let Some(&at) = self.position.get(&key) else { return };
+        let rank = &mut self.ranks[at];
+        if Arc::ptr_eq(&rank.seen, seat.backend) || !rank.observe(seat.backend, seat.model, state) {
+            return;
+        }
+        let (profile, level) = (rank.profile, rank.profile.level());
+        for &(mirror, slot) in rank.slots() {
+            let unit = self.mirrors[mirror].unit;
+            self.mirrors[mirror].index.set_capacity(slot, profile.capacity(unit, self.scaled_by));
+        }
+        self.set_level(at, level);
+        self.home(at);
+    }
+
+    /// The slot that the rank's own profile calls for; others come when a Route needs them.
+    fn home(&mut self, at: usize) {
+        let profile = self.ranks[at].profile;
+        if profile.caches {
+            let unit = profile.tokens.map_or(BlockUnit::TEXT, |t| t.unit);
+            let mirror = self.mirror(unit);
+            self.ensure_slot(at, mirror);
+        }
+    }
+
+    /// Takes a rank out. Its holders vanish at once; leases that are still open find no rank.
+    fn retire(&mut self, key: RankKey) {
+        let Some(at) = self.position.remove(&key) else { return };
+        let rank = self.ranks.swap_remove(at);
+        if let Some(moved) = self.ranks.get(at) {
+            self.position.insert(moved.key, at);
+        }
+        for &(mirror, slot) in rank.slots() {
+            self.mirrors[mirror].index.remove_rank(slot);
+        }
+        self.families.remove_rank(&self.model, &rank.id);
+        tracing::info!(
+            model = %self.model, backend.id = %rank.id.backend, rank = rank.id.rank,
+            incarnation = rank.id.incarnation.0, "rank leaves the pool",
+        );
+        if self.retired_fits.len() < RETIRED_FITS {
+            self.retired_fits.insert((rank.id.backend, rank.id.rank), rank.fit);
+        }
+    }
+
+    /// Ranks without a sample follow what the others have learned. Without this the first rank
+    /// that turns out faster than the general prior would look better than all untried ones, and
+    /// keep everything to itself.
+    pub(super) fn share_prior(&mut self) {
+        if self.ranks.iter().any(|r| r.fit.samples() == 0) {
+            let prior = self.prior();
+            for rank in self.ranks.iter_mut().filter(|r| r.fit.samples() == 0) {
+                rank.fit = PrefillFit::new(prior);
+            }
+        }
+    }
+
+    /// Where a new rank's fit begins: the median of each coefficient over the ranks that have
+    /// samples, which one odd machine cannot pull away.
+    fn prior(&self) -> Coefficients {
+        let learned: Vec<Coefficients> = self
+            .ranks
+            .iter()
+            .filter(|r| r.fit.samples() > 0)
+            .map(|r| r.fit.coefficients())
+            .collect();
+        if learned.is_empty() {
+            return Coefficients::default();
+        }
+        let median = |pick: fn(&Coefficients) -> f64| {
+            let mut values: Vec<f64> = learned.iter().map(pick).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        Coefficients {
+            fixed_seconds: median(|c| c.fixed_seconds),
+            per_token_seconds: median(|c| c.per_token_seconds),
+            per_pair_seconds: median(|c| c.per_pair_seconds),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What became of a lease.
+
+use domain::{BlockUnit, FailureClass, LeaseId, Moment, Report, Usage};
+
+use super::lease::{BookedBlocks, Lease};
+use super::{State, start};
+use crate::explain::{Ending, Outcome};
+
+/// Output tokens after which a trial of a broken rank has shown that its engine generates. One
+/// token does not: an engine may die with the first words out.
+const TRIAL_TOKENS: u32 = 16;
+
+/// Weight of one request in the smoothed bytes per token.
+const BYTES_PER_TOKEN_WEIGHT: f64 = 0.05;
+
+/// What a tokenizer can make of text; anything else is a request whose usage counts more than
+/// its first prompt.
+const BYTES_PER_TOKEN_RANGE: std::ops::RangeInclusive<f64> = 0.5..=16.0;
+
+/// Relative change of the bytes per token that is worth resizing the text mirrors for.
+const RESCALE_AT: f64 = 0.05;
+
+impl State {
+    pub(super) fn report(&mut self, report: &Report, now: Moment) -> Option<Outcome> {
+        self.advance(now);
+        let id = report.lease();
+        match *report {
+            Report::FirstToken { .. } => self.first_token(id, now),
+            Report::Progress { generated, .. } => {
+                self.progress(id, generated);
+                None
+            }
+            Report::Finished { usage, .. } => self.finished(id, usage, now),
+            Report::Failed { class, .. } => self.failed(id, class, now),
+            Report::Cancelled { .. } => {
+                let lease = self.close(id, now)?;
+                let seconds = now.seconds_since(lease.at);
+                Some(Outcome::Ended { ending: Ending::Cancelled, seconds })
+            }
+        }
+    }
+
+    fn first_token(&mut self, id: LeaseId, now: Moment) -> Option<Outcome> {
+        let lease = self.leases.get_mut(&id)?;
+        if std::mem::replace(&mut lease.first_token, true) {
+            return None;
+        }
+        let (key, forecast) = (lease.rank, lease.forecast);
+        let seconds = now.seconds_since(lease.at);
+        let at = *self.position.get(&key)?;
+        let rank = &mut self.ranks[at];
+        if let Some(sample) = rank.load.first_token(id, now) {
+            let network = rank.seen.network.as_secs_f64();
+            rank.fit.observe(sample.uncached, sample.cached, sample.engine_seconds(network));
+        }
+        self.metrics.first_token(&rank.metrics, forecast.ttft_seconds, seconds);
+        // Rarely enough to cost nothing, often enough to pass on what was learned early.
+        if rank.fit.samples().is_power_of_two() {
+            self.share_prior();
+        }
+        // What was booked before it has begun as well, and in that order.
+        self.advance(now);
+        start(&mut self.mirrors, self.leases.get_mut(&id)?);
+        Some(Outcome::FirstToken { seconds })
+    }
+
+    fn progress(&mut self, id: LeaseId, generated: u32) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        lease.generated = lease.generated.max(generated);
+        start(&mut self.mirrors, lease);
+        if let Some(blocks) = &mut lease.blocks {
+            let output = blocks.measure.output_blocks(lease.generated);
+            self.mirrors[blocks.mirror].index.grow(&mut blocks.booking, output);
+        }
+        if lease.trial && lease.generated >= TRIAL_TOKENS {
+            lease.trial = false;
+            let key = lease.rank;
+            if let Some(rank) = self.rank_mut(key) {
+                rank.breaker.succeeded(true);
+            }
+        }
+    }
+
+    fn finished(&mut self, id: LeaseId, usage: Option<Usage>, now: Moment) -> Option<Outcome> {
+        let lease = self.leases.get_mut(&id)?;
+        if let Some(usage) = usage {
+            let told = u32::try_from(usage.completion_tokens).unwrap_or(u32::MAX);
+            lease.generated = lease.generated.max(told);
+        }
+        // It ran, even if its first token was not seen.
+        start(&mut self.mirrors, lease);
+        let trial = std::mem::take(&mut lease.trial);
+        let lease = self.close(id, now)?;
+        if let Some(rank) = self.rank_mut(lease.rank) {
+            rank.breaker.succeeded(trial);
+            if let Some(delivered) = usage.and_then(|u| u.cached_tokens) {
+                let forecast = lease.forecast;
+                rank.metrics.cached(
+                    u64::from(forecast.cached_tokens),
+                    delivered,
+                    u64::from(forecast.grain),
+                );
+            }
+        }
+        if let Some(usage) = usage {
+            self.learn_bytes_per_token(lease.forecast.text_bytes, usage.prompt_tokens);
+        }
+        let seconds = now.seconds_since(lease.at);
+        Some(Outcome::Ended { ending: Ending::Finished(usage), seconds })
+    }
+
+    fn failed(&mut self, id: LeaseId, class: FailureClass, now: Moment) -> Option<Outcome> {
+        let trial = std::mem::take(&mut self.leases.get_mut(&id)?.trial);
+        let lease = self.close(id, now)?;
+        let model = self.model.clone();
+        if let Some(rank) = self.rank_mut(lease.rank)
+            && rank.breaker.failed(class, trial, now)
+        {
+            rank.metrics.ejections.inc();
+            tracing::warn!(
+                %model, backend.id = %rank.id.backend, rank = rank.id.rank,
+                class = class.as_str(), "breaker opens",
+            );
+        }
+        let seconds = now.seconds_since(lease.at);
+        Some(Outcome::Ended { ending: Ending::Failed(class), seconds })
+    }
+
+    /// Ends a lease everywhere: load book, index, breaker trial. Without effect on ranks that
+    /// are gone.
+    pub(super) fn close(&mut self, id: LeaseId, now: Moment) -> Option<ClosedLease> {
+        let lease = self.leases.remove(&id)?;
+        self.metrics.leases.set(self.leases.len() as i64);
+        let trial = lease.trial;
+        if let Some(rank) = self.rank_mut(lease.rank) {
+            rank.end(id, now);
+            if trial {
+                rank.breaker.released();
+            }
+        }
+        let Lease { rank, at, blocks, forecast, generated, .. } = lease;
+        if let Some(blocks) = blocks {
+            self.release(blocks, generated);
+        }
+        Some(ClosedLease { rank, at, forecast })
+    }
+
+    /// Blocks of a prefill that began stay in the engine's cache until they are evicted; those
+    /// of one that did not were never there.
+    fn release(&mut self, blocks: BookedBlocks, generated: u32) {
+        let BookedBlocks { mirror, mut booking, started, measure, keyed } = blocks;
+        let index = &mut self.mirrors[mirror].index;
+        if started {
+            index.grow(&mut booking, measure.output_blocks(generated));
+            index.finish(booking, measure.cached_output_blocks(generated, keyed));
+        } else {
+            index.rollback(booking);
+            self.metrics.rollbacks.inc();
+        }
+    }
+
+    fn learn_bytes_per_token(&mut self, text_bytes: u32, prompt_tokens: u64) {
+        if prompt_tokens == 0 || text_bytes == 0 {
+            return;
+        }
+        let observed = f64::from(text_bytes) / prompt_tokens as f64;
+        if !BYTES_PER_TOKEN_RANGE.contains(&observed) {
+            return;
+        }
+        self.bytes_per_token += BYTES_PER_TOKEN_WEIGHT * (observed - self.bytes_per_token);
+        if (self.bytes_per_token / self.scaled_by - 1.0).abs() < RESCALE_AT {
+            return;
+        }
+        self.scaled_by = self.bytes_per_token;
+        for rank in &self.ranks {
+            for &(mirror, slot) in rank.slots() {
+                let mirror = &mut self.mirrors[mirror];
+                if mirror.unit == BlockUnit::TEXT {
+                    let capacity = rank.profile.capacity(mirror.unit, self.scaled_by);
+                    mirror.index.set_capacity(slot, capacity);
+                }
+            }
+        }
+    }
+}
+
+/// What is left of a lease that is closed.
+pub(super) struct ClosedLease {
+    rank: super::rank::RankKey,
+    at: Moment,
+    forecast: super::lease::Forecast,
+}

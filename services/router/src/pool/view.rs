@@ -1,0 +1,57 @@
+//! The ranks as operators see them.
+
+use domain::Moment;
+use serde_json::{Value, json};
+
+use super::State;
+
+impl State {
+    pub(super) fn view(&mut self, now: Moment) -> Vec<Value> {
+        self.advance(now);
+        self.ranks
+            .iter()
+            .map(|rank| {
+                let fit = rank.fit.coefficients();
+                let caches: Vec<Value> = rank
+                    .slots()
+                    .iter()
+                    .filter_map(|&(mirror, slot)| {
+                        let mirror = &self.mirrors[mirror];
+                        let stats = mirror.index.rank_stats(slot)?;
+                        Some(json!({
+                            "unit": mirror.unit,
+                            "capacity_blocks": stats.capacity,
+                            "resident_blocks": stats.resident_keyed_blocks,
+                            "pinned_blocks": stats.pinned_blocks,
+                            "output_blocks": stats.anonymous_blocks,
+                            "free_blocks": stats.free_blocks,
+                            "bookings": stats.bookings,
+                        }))
+                    })
+                    .collect();
+                json!({
+                    "model": self.model,
+                    "backend": rank.id.backend,
+                    "rank": rank.id.rank,
+                    "incarnation": rank.id.incarnation,
+                    "url": &*rank.seen.url,
+                    "engine": rank.seen.engine,
+                    "state": rank.seen.state,
+                    "breaker": rank.breaker.gate(now).as_str(),
+                    "evidence": rank.level,
+                    "in_flight": rank.load.in_flight(),
+                    "foreign_requests": rank.load.foreign_requests(now),
+                    "queue_delay_seconds": rank.load.queue_delay_seconds(now),
+                    "network_seconds": rank.seen.network.as_secs_f64(),
+                    "caches": caches,
+                    "prefill_fit": {
+                        "fixed_seconds": fit.fixed_seconds,
+                        "per_token_seconds": fit.per_token_seconds,
+                        "per_pair_seconds": fit.per_pair_seconds,
+                        "samples": rank.fit.samples(),
+                    },
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! The router itself: pools by model, and the in-process adapter of the routing port.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use domain::{
+    BoxFuture, BoxStream, Decision, Fleet, LeaseId, ModelId, Moment, RejectReason, Rejected,
+    Report, Route, RoutingClient,
+};
+use parking_lot::RwLock;
+use scheduling::Config;
+use tokio::sync::watch;
+
+use crate::explain::{Explanations, Trace};
+use crate::metrics::Families;
+use crate::pool::{Pool, Seat, pool_of};
+
+/// Pools without ranks and leases that are remembered, so that a model whose backends are all
+/// gone is told from one that never was. Adapters that come and go must not pile up.
+const EMPTY_POOLS: usize = 1024;
+
+/// Decides in this process, at once. Cheap to share.
+pub struct Router {
+    config: Config,
+    families: Arc<Families>,
+    pools: RwLock<Pools>,
+    explanations: Explanations,
+    fleet: watch::Sender<Arc<Fleet>>,
+}
+
+#[derive(Default)]
+struct Pools {
+    by_model: HashMap<ModelId, Arc<Pool>>,
+    by_number: BTreeMap<u64, Arc<Pool>>,
+    next: u32,
+}
+
+impl Router {
+    pub(crate) fn new(config: Config, families: Families) -> Self {
+        Self {
+            config,
+            families: Arc::new(families),
+            pools: RwLock::default(),
+            explanations: Explanations::default(),
+            fleet: watch::Sender::new(Arc::new(Fleet::default())),
+        }
+    }
+
+    /// Brings every pool in line with the fleet, then lets the fleet be seen: nobody is told of
+    /// a backend before it can be chosen.
+    pub(crate) fn reconcile(&self, fleet: Arc<Fleet>) {
+        let mut seats: HashMap<&ModelId, Vec<Seat<'_>>> = HashMap::new();
+        for backend in &fleet.backends {
+            for (i, model) in backend.models.iter().enumerate() {
+                // An engine that lists a name twice still has one cache.
+                if backend.models[..i].iter().all(|m| m.id != model.id) {
+                    seats.entry(&model.id).or_default().push(Seat { backend, model });
+                }
+            }
+        }
+        for model in seats.keys() {
+            self.pool_for(model);
+        }
+        for pool in self.all() {
+            pool.reconcile(seats.get(&pool.model).map_or(&[][..], Vec::as_slice));
+        }
+        self.forget_empty();
+        drop(seats);
+        self.fleet.send_replace(fleet);
+    }
+
+    /// Chooses and books.
+    ///
+    /// # Errors
+    /// [`Rejected`] when no candidate is left.
+    pub(crate) fn route_at(&self, route: &Route, now: Moment) -> Result<Decision, Rejected> {
+        let pool = self.pools.read().by_model.get(&route.model).cloned();
+        let (result, trace) = match pool {
+            Some(pool) => pool.route(route, now),
+            None => {
+                let mut trace = Trace::new(route);
+                trace.rejected = Some(RejectReason::UnknownModel);
+                (Err(RejectReason::UnknownModel), trace)
+            }
+        };
+        let told = result.as_ref().ok().map(|d| (d.lease, d.evidence.clone()));
+        self.explanations.record(trace, told, unix_millis());
+        result.map_err(|reason| {
+            self.families.rejected(reason);
+            Rejected { reason, retry_after: None }
+        })
+    }
+
+    /// Takes a report; those for unknown leases are ignored.
+    pub(crate) fn report_at(&self, report: &Report, now: Moment) {
+        let lease = report.lease();
+        let pool = self.pools.read().by_number.get(&pool_of(lease)).cloned();
+        if let Some(outcome) = pool.and_then(|p| p.report(report, now)) {
+            self.explanations.update(lease, outcome);
+        }
+    }
+
+    /// Time has passed: due prefills begin, lost leases end, gauges are set.
+    pub(crate) fn tick(&self, now: Moment) {
+        let reaped: Vec<(LeaseId, _)> = self.all().iter().flat_map(|p| p.tick(now)).collect();
+        for (lease, outcome) in reaped {
+            self.explanations.update(lease, outcome);
+        }
+    }
+
+    /// All that is kept of a recent request: every candidate's score, why it lost, the outcome.
+    pub fn explain(&self, request: &str) -> Option<serde_json::Value> {
+        self.explanations.explain(request)
+    }
+
+    /// Every rank of every pool, as operators see them.
+    pub(crate) fn view(&self, now: Moment) -> serde_json::Value {
+        let ranks: Vec<serde_json::Value> = self.all().iter().flat_map(|p| p.view(now)).collect();
+        serde_json::json!({ "fleet_revision": self.fleet.borrow().revision, "ranks": ranks })
+    }
+
+    fn all(&self) -> Vec<Arc<Pool>> {
+        self.pools.read().by_number.values().cloned().collect()
+    }
+
+    fn pool_for(&self, model: &ModelId) {
+        let mut pools = self.pools.write();
+        if pools.by_model.contains_key(model) {
+            return;
+        }
+        let number = pools.next;
+        pools.next += 1;
+        let pool = Arc::new(Pool::new(model.clone(), number, self.config, self.families.clone()));
+        pools.by_model.insert(model.clone(), pool.clone());
+        pools.by_number.insert(u64::from(number), pool);
+    }
+
+    fn forget_empty(&self) {
+        let mut pools = self.pools.write();
+        let empty: Vec<u64> =
+            pools.by_number.iter().filter(|(_, p)| p.is_empty()).map(|(n, _)| *n).collect();
+        let surplus = empty.len().saturating_sub(EMPTY_POOLS);
+        for number in &empty[..surplus] {
+            if let Some(pool) = pools.by_number.remove(number) {
+                pools.by_model.remove(&pool.model);
+                self.families.remove_pool(&pool.model);
+            }
+        }
+    }
+}
+
+fn unix_millis() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+impl RoutingClient for Router {
+    fn route(&self, route: Route) -> BoxFuture<'_, Result<Decision, Rejected>> {
+        let started = lifecycle::monotonic();
+        let result = self.route_at(&route, started);
+        let took = lifecycle::monotonic().seconds_since(started);
+        self.families.decision_seconds.observe(took);
+        Box::pin(std::future::ready(result))
+    }
+
+    fn report(&self, report: Report) {
+        self.report_at(&report, lifecycle::monotonic());
+    }
+
+    fn fleet(&self) -> Arc<Fleet> {
+        self.fleet.borrow().clone()
+    }
+
+    fn watch_fleet(&self) -> BoxStream<'static, Arc<Fleet>> {
+        Box::pin(tokio_stream::wrappers::WatchStream::from_changes(self.fleet.subscribe()))
+    }
+}

@@ -1,0 +1,9 @@
+//! Behaviours of the whole router over a scripted fleet and a virtual clock.
+
+mod admin;
+mod breaking;
+mod concurrency;
+mod kit;
+mod lifetimes;
+mod load;
+mod prefixes;

@@ -1,0 +1,184 @@
+//! Load is counted once, in seconds, and spreads.
+
+use std::collections::BTreeMap;
+
+use domain::{BackendState, Decision, DecisionReason, Moment, Prompt};
+use scheduling::Policy;
+
+use super::kit::{Bench, doc, fleet_of, shares, vllm, with_load};
+use crate::{Config, RawConfig};
+
+fn assert_even(shares: &BTreeMap<String, usize>, backends: usize, tolerance: f64) {
+    let mean = shares.values().sum::<usize>() as f64 / backends as f64;
+    assert_eq!(shares.len(), backends, "{shares:?}");
+    for share in shares.values() {
+        let off = (*share as f64 / mean - 1.0).abs();
+        assert!(off <= tolerance, "{shares:?} is off by {off}");
+    }
+}
+
+#[test]
+fn ties_are_spread_and_not_given_to_the_first() {
+    for n in [3, 5] {
+        let mut bench = Bench::new(fleet_of(n));
+        // So short that everything lies within the tie margin, and no block is full.
+        let cold: Vec<Decision> = (0..300).map(|d| bench.serve(doc(1000 + d, 0))).collect();
+        assert_even(&shares(&cold), n, 0.2);
+    }
+}
+
+#[test]
+fn ties_among_holders_of_one_prefix_are_spread() {
+    let mut bench = Bench::new(fleet_of(3));
+    // Whoever holds it is busy for long when the next asks, so all get it.
+    let all: Vec<Decision> = (0..60).map(|_| bench.route(doc(1, 90))).collect();
+    assert_eq!(shares(&all).len(), 3);
+    for decision in &all {
+        bench.wait(0.01);
+        bench.first_token(decision.lease);
+        bench.finish(decision.lease);
+    }
+    let warm: Vec<Decision> = (0..300).map(|_| bench.serve(doc(1, 90))).collect();
+    assert!(warm.iter().all(|d| d.evidence.matched_blocks == 90));
+    assert_even(&shares(&warm), 3, 0.2);
+}
+
+#[test]
+fn the_rotation_goes_on_while_the_set_of_candidates_alternates() {
+    let mut bench = Bench::new(fleet_of(4));
+    let mut decisions = Vec::new();
+    for i in 0..300 {
+        let mut fleet = fleet_of(4);
+        if i % 2 == 1 {
+            fleet[3].state = BackendState::Down;
+        }
+        bench.reconcile(fleet);
+        decisions.push(bench.serve(doc(1000 + i, 0)));
+    }
+    let shares = shares(&decisions);
+    let (least, most) = (shares.values().min(), shares.values().max());
+    let (least, most) = (*least.expect("some") as f64, *most.expect("some") as f64);
+    assert_eq!(shares.len(), 4);
+    assert!(most / least <= 1.5, "{shares:?}");
+}
+
+#[test]
+fn a_stale_sample_does_not_draw_a_burst_to_one_backend() {
+    for n in 2..=4 {
+        let old = Moment::from_secs_f64(995.0);
+        let sampled =
+            (0..n).map(|i| with_load(vllm(&format!("b{i}")), old, u32::from(i > 0), 0)).collect();
+        let mut bench = Bench::new(sampled);
+        let mut burst = Vec::new();
+        for d in 0..64 {
+            burst.push(bench.route(doc(100 + d, 40)));
+            bench.wait(0.001);
+        }
+        let shares = shares(&burst);
+        let most = *shares.values().max().expect("some") as f64;
+        assert!(most / (64.0 / n as f64) <= 1.25, "{shares:?}");
+    }
+}
+
+#[test]
+fn one_hot_backend_does_not_cost_the_others_their_affinity() {
+    let mut bench = Bench::new(fleet_of(8));
+    let home: Vec<Decision> = (0..8).map(|t| bench.serve(doc(t, 500))).collect();
+    assert_eq!(shares(&home).len(), 8, "each document has a home of its own");
+    // The first tenant: a hundred slow streams at once.
+    let hot: Vec<Decision> = (0..100).map(|_| bench.route(doc(0, 500))).collect();
+    let at_home = |d: &Decision| d.chosen.rank == home[0].chosen.rank;
+    assert!(hot.iter().any(at_home), "its home takes part");
+    let mut waiting = hot.iter();
+    let (mut hits, mut asked) = (0, 0);
+    for _ in 0..60 {
+        bench.wait(1.0);
+        for decision in waiting.by_ref().take(4) {
+            bench.first_token(decision.lease);
+        }
+        for t in 1..8 {
+            let decision = bench.serve(doc(t, 500));
+            asked += 1;
+            hits += u32::from(
+                decision.chosen.rank == home[t as usize].chosen.rank
+                    && decision.evidence.matched_blocks == 500,
+            );
+        }
+    }
+    assert!(hits * 100 >= asked * 95, "{hits} of {asked}");
+}
+
+#[test]
+fn a_backend_that_is_not_ready_has_no_part_in_the_comparison() {
+    let mut fleet = fleet_of(3);
+    fleet[2].state = BackendState::Down;
+    let mut bench = Bench::new(fleet);
+    let a = bench.serve(doc(1, 100)).chosen.rank;
+    let b = bench.serve(doc(2, 100)).chosen.rank;
+    assert_ne!(a, b);
+    let open: Vec<Decision> = (0..10).map(|i| bench.route(doc(1 + i % 2, 100))).collect();
+    for decision in &open {
+        bench.wait(0.01);
+        bench.first_token(decision.lease);
+    }
+    bench.wait(1.0);
+    for _ in 0..20 {
+        assert_eq!(bench.serve(doc(1, 100)).chosen.rank, a);
+        assert_eq!(bench.serve(doc(2, 100)).chosen.rank, b);
+    }
+}
+
+#[test]
+fn routes_without_a_prompt_go_by_load_alone() {
+    let mut bench = Bench::new(fleet_of(3));
+    let mut shares = BTreeMap::<String, usize>::new();
+    for _ in 0..30 {
+        let route = bench.request(None);
+        let decision = bench.router.route_at(&route, bench.now).expect("a candidate");
+        assert_eq!(decision.evidence.reason, DecisionReason::LeastLoad);
+        *shares.entry(decision.chosen.rank.backend.to_string()).or_default() += 1;
+    }
+    assert_even(&shares, 3, 0.0);
+}
+
+#[test]
+fn round_robin_takes_turns_and_least_load_the_emptiest() {
+    let with = |policy| {
+        let raw = RawConfig { policy: Some(policy), ..RawConfig::default() };
+        Bench::with(Config::new(raw).expect("valid"), fleet_of(3))
+    };
+    let mut robin = with(Policy::RoundRobin);
+    let turns: Vec<Decision> = (0..9).map(|_| robin.serve(doc(1, 50))).collect();
+    assert_even(&shares(&turns), 3, 0.0);
+    assert!(turns.iter().all(|d| d.evidence.reason == DecisionReason::RoundRobin));
+
+    let mut least = with(Policy::LeastLoad);
+    let open: Vec<Decision> = (0..6).map(|_| least.route(doc(1, 50))).collect();
+    assert_even(&shares(&open), 3, 0.0);
+    least.finish(open[2].lease);
+    assert_eq!(least.route(doc(1, 50)).chosen.rank, open[2].chosen.rank);
+}
+
+#[test]
+fn a_slow_backend_is_learned_and_gets_less() {
+    let mut bench = Bench::new(fleet_of(2));
+    let slow = "b0";
+    for d in 0..60 {
+        let prompt: Prompt = doc(10_000 + d, 100);
+        let decision = bench.route(prompt);
+        let rate = if decision.chosen.rank.backend.as_str() == slow { 2e-4 } else { 2e-5 };
+        bench.wait(1605.0 * rate);
+        bench.first_token(decision.lease);
+        bench.finish(decision.lease);
+        bench.wait(1.0);
+    }
+    let late: Vec<Decision> = (0..10).map(|d| bench.serve(doc(20_000 + d, 100))).collect();
+    assert!(late.iter().all(|d| d.chosen.rank.backend.as_str() != slow), "{:?}", shares(&late));
+    // The fit outlives the backend's absence.
+    let fit = bench.field(slow, "prefill_fit");
+    bench.reconcile(vec![vllm("b1")]);
+    let mut back = vllm(slow);
+    back.incarnation = domain::Incarnation(2);
+    bench.reconcile(vec![back, vllm("b1")]);
+    assert_eq!(bench.field(slow, "prefill_fit"), fit);
+}
