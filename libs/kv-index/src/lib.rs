@@ -1,10 +1,18 @@
-//! Radix tree of block keys to holders, with the engine's eviction mirrored; synchronous, no
-//! clock, no I/O.
-
+//! Which backend rank holds which prefix, and what its engine will evict next.
+mod booking;
+mod index;
 mod matches;
-mod model;
+mod node;
+mod order;
+mod rank;
+mod structure;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod tree;
 mod types;
 
+pub use booking::Booking;
+pub use index::KvIndex;
 pub use matches::Matches;
-pub use model::{Booking, KvIndex};
 pub use types::{IndexStats, Matched, RankStats, Slot, Started};

@@ -1,12 +1,22 @@
-//! The reusable result buffer of a match.
+//! The longest prefix per rank.
+//!
+//! A rank that has a node has all of the node's ancestors, so along a path from the root the
+//! sets of holders only shrink. The walk goes down by the table, then back up from the deepest
+//! node; a node with as many holders as the one below it has the same ones and adds nothing.
 
+use domain::BlockKey;
+
+use crate::index::KvIndex;
+use crate::node::{NO_NODE, Node, NodeId, common_prefix};
 use crate::types::{Matched, Slot};
 
 /// The ranks that hold a prefix, ordered by slot. Keep one and pass it to every match: after
 /// the first few calls a match allocates nothing.
 #[derive(Default, Debug)]
 pub struct Matches {
-    pub(crate) found: Vec<Matched>,
+    found: Vec<Matched>,
+    spare: Vec<Matched>,
+    path: Vec<NodeId>,
 }
 
 impl Matches {
@@ -25,6 +35,27 @@ impl Matches {
     pub fn clear(&mut self) {
         self.found.clear();
     }
+
+    /// Adds the holders of a node that lies above those seen so far. `start` blocks come
+    /// before it and `usable` of its label's blocks match.
+    fn add_node(&mut self, index: &KvIndex, node: &Node, start: u32, usable: u32) {
+        self.spare.clear();
+        let mut seen = self.found.iter().peekable();
+        for holder in node.holders.iter().filter(|holder| index.is_live(holder.slot)) {
+            let resident = if holder.len > 0 { start + holder.len.min(usable) } else { 0 };
+            let known = seen.next_if(|m| m.slot.index == holder.slot);
+            let mut matched = known.copied().unwrap_or_else(|| Matched {
+                slot: index.slot(holder.slot),
+                blocks: if holder.booked > 0 { start + usable } else { resident },
+                confirmed_blocks: 0,
+            });
+            if matched.confirmed_blocks == 0 {
+                matched.confirmed_blocks = resident;
+            }
+            self.spare.push(matched);
+        }
+        std::mem::swap(&mut self.found, &mut self.spare);
+    }
 }
 
 impl<'a> IntoIterator for &'a Matches {
@@ -33,5 +64,38 @@ impl<'a> IntoIterator for &'a Matches {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
+    }
+}
+
+impl KvIndex {
+    /// Finds for every rank how many leading blocks of the prompt it holds. Ranks without any
+    /// are not listed. Time is linear in the blocks of the longest match, plus the holders of
+    /// those nodes on its path where the set of holders changes.
+    pub fn match_prefix(&self, keys: &[BlockKey], into: &mut Matches) {
+        into.clear();
+        into.path.clear();
+        let (mut parent, mut depth, mut usable) = (NO_NODE, 0, 0);
+        while let Some(id) = keys.get(depth).and_then(|first| self.tree.child(parent, *first)) {
+            let label = &self.tree.node(id).label;
+            usable = common_prefix(label, &keys[depth..]);
+            depth += usable;
+            into.path.push(id);
+            if usable < label.len() {
+                break;
+            }
+            parent = id;
+        }
+        let sweeping = self.sweep.is_pending();
+        let mut below = (0, 0);
+        while let Some(id) = into.path.pop() {
+            let node = self.tree.node(id);
+            depth -= usable;
+            let counts = (node.holders.len(), node.confirmed);
+            if sweeping || counts != below {
+                into.add_node(self, node, depth as u32, usable as u32);
+                below = counts;
+            }
+            usable = into.path.last().map_or(0, |above| self.tree.node(*above).label.len());
+        }
     }
 }

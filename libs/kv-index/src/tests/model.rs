@@ -1,14 +1,13 @@
 //! The plainest possible mirror of vLLM's block pool: one entry per physical block, a free
 //! queue per rank, a map from whole prefix to the physical copies of its last block.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use domain::BlockKey;
 
-use crate::matches::Matches;
-use crate::types::{IndexStats, Matched, RankStats, Slot, Started};
+use crate::types::{IndexStats, RankStats, Slot, Started};
 
-type Prefix = Vec<BlockKey>;
+pub(crate) type Prefix = Vec<BlockKey>;
 
 /// What a physical block in the free queue or in a request holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -104,7 +103,7 @@ impl Rank {
 /// A booking of the model.
 #[must_use]
 #[derive(Debug)]
-pub struct Booking {
+pub(crate) struct ModelBooking {
     slot: Slot,
     keys: Prefix,
     extra: u32,
@@ -116,13 +115,13 @@ pub struct Booking {
 
 /// The model.
 #[derive(Debug, Default)]
-pub struct KvIndex {
+pub(crate) struct Model {
     ranks: Vec<Option<Rank>>,
 }
 
-impl KvIndex {
+impl Model {
     /// An empty index.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -131,7 +130,7 @@ impl KvIndex {
     }
 
     /// Adds a rank with so many usable blocks.
-    pub fn add_rank(&mut self, capacity_blocks: u32) -> Slot {
+    pub(crate) fn add_rank(&mut self, capacity_blocks: u32) -> Slot {
         let mut rank = Rank::default();
         let index = self.ranks.len() as u32;
         for _ in 0..capacity_blocks {
@@ -144,14 +143,14 @@ impl KvIndex {
     }
 
     /// Forgets a rank.
-    pub fn remove_rank(&mut self, slot: Slot) {
+    pub(crate) fn remove_rank(&mut self, slot: Slot) {
         if let Some(rank) = self.ranks.get_mut(slot.index as usize) {
             *rank = None;
         }
     }
 
     /// Changes the usable blocks.
-    pub fn set_capacity(&mut self, slot: Slot, blocks: u32) {
+    pub(crate) fn set_capacity(&mut self, slot: Slot, blocks: u32) {
         let Some(rank) = self.rank(slot) else { return };
         for _ in blocks..rank.capacity {
             rank.debt += 1;
@@ -168,38 +167,31 @@ impl KvIndex {
         rank.settle();
     }
 
-    /// Longest contiguous prefix of every rank.
-    pub fn match_prefix(&self, keys: &[BlockKey], into: &mut Matches) {
-        into.clear();
-        for (index, rank) in self.ranks.iter().enumerate() {
-            let Some(rank) = rank else { continue };
-            let slot = Slot { index: index as u32, generation: 0 };
-            let ends = 1..=keys.len();
-            let confirmed = ends.clone().take_while(|end| rank.holds(&keys[..*end])).count();
-            let blocks = ends
-                .take_while(|end| {
-                    rank.holds(&keys[..*end]) || rank.booked.contains_key(&keys[..*end])
-                })
-                .count();
-            if blocks > 0 {
-                into.found.push(Matched {
-                    slot,
-                    blocks: blocks as u32,
-                    confirmed_blocks: confirmed as u32,
-                });
-            }
-        }
+    /// Longest contiguous prefix of a rank.
+    pub(crate) fn matched(&self, slot: Slot, keys: &[BlockKey]) -> Option<(u32, u32)> {
+        let rank = self.ranks[slot.index as usize].as_ref()?;
+        let ends = 1..=keys.len();
+        let confirmed = ends.clone().take_while(|end| rank.holds(&keys[..*end])).count();
+        let is_there =
+            |end: &usize| rank.holds(&keys[..*end]) || rank.booked.contains_key(&keys[..*end]);
+        let blocks = ends.take_while(is_there).count();
+        (blocks > 0).then_some((blocks as u32, confirmed as u32))
     }
 
     /// Counts a prompt as resident at once.
-    pub fn book(&mut self, slot: Slot, keys: &[BlockKey], extra_blocks: u32) -> Booking {
+    pub(crate) fn book(
+        &mut self,
+        slot: Slot,
+        keys: &[BlockKey],
+        extra_blocks: u32,
+    ) -> ModelBooking {
         if let Some(rank) = self.rank(slot) {
             rank.bookings += 1;
             for end in 1..=keys.len() {
                 *rank.booked.entry(keys[..end].to_vec()).or_default() += 1;
             }
         }
-        Booking {
+        ModelBooking {
             slot,
             keys: keys.to_vec(),
             extra: extra_blocks,
@@ -221,7 +213,7 @@ impl KvIndex {
     }
 
     /// Predicted start of the prefill.
-    pub fn start(&mut self, booking: &mut Booking) -> Started {
+    pub(crate) fn start(&mut self, booking: &mut ModelBooking) -> Started {
         if let Some(started) = booking.started {
             return started;
         }
@@ -255,7 +247,7 @@ impl KvIndex {
     }
 
     /// Output blocks so far.
-    pub fn grow(&mut self, booking: &mut Booking, generated_blocks: u32) {
+    pub(crate) fn grow(&mut self, booking: &mut ModelBooking, generated_blocks: u32) {
         let Some(rank) = self.rank(booking.slot) else { return };
         if booking.started.is_none() {
             return;
@@ -267,7 +259,7 @@ impl KvIndex {
     }
 
     /// The request's end.
-    pub fn finish(&mut self, mut booking: Booking, output_cached_blocks: u32) {
+    pub(crate) fn finish(&mut self, mut booking: ModelBooking, output_cached_blocks: u32) {
         self.start(&mut booking);
         let Some(rank) = self.rank(booking.slot) else { return };
         rank.bookings -= 1;
@@ -282,7 +274,7 @@ impl KvIndex {
     }
 
     /// The booking never came to be.
-    pub fn rollback(&mut self, booking: Booking) {
+    pub(crate) fn rollback(&mut self, booking: ModelBooking) {
         if booking.started.is_some() {
             return self.finish(booking, 0);
         }
@@ -292,14 +284,37 @@ impl KvIndex {
     }
 
     /// Cached blocks that would go.
-    pub fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
+    pub(crate) fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
         let Some(Some(rank)) = self.ranks.get(slot.index as usize) else { return 0 };
         let next = rank.queue.iter().take(new_blocks as usize);
         next.filter(|block| rank.content[*block] != Content::Nothing).count() as u32
     }
 
+    /// The cached blocks of the free queue, front first: the prefix, or nothing for outputs.
+    pub(crate) fn free_order(&self, slot: Slot) -> Vec<Option<Prefix>> {
+        let Some(rank) = &self.ranks[slot.index as usize] else { return Vec::new() };
+        let contents = rank.queue.iter().map(|block| rank.content[block].clone());
+        let cached = contents.filter_map(|content| match content {
+            Content::Nothing => None,
+            Content::Output => Some(None),
+            Content::Keyed(prefix) => Some(Some(prefix)),
+        });
+        cached.collect()
+    }
+
+    /// The resident prefixes with the number of their physical copies.
+    pub(crate) fn resident(&self, slot: Slot) -> BTreeMap<Prefix, usize> {
+        let Some(rank) = &self.ranks[slot.index as usize] else { return BTreeMap::new() };
+        rank.cached.iter().map(|(prefix, copies)| (prefix.clone(), copies.len())).collect()
+    }
+
+    /// What was popped off the free queue since the last call.
+    pub(crate) fn take_evicted(&mut self, slot: Slot) -> Vec<Option<BlockKey>> {
+        self.rank(slot).map(|rank| std::mem::take(&mut rank.evicted)).unwrap_or_default()
+    }
+
     /// State of a rank.
-    pub fn rank_stats(&self, slot: Slot) -> Option<RankStats> {
+    pub(crate) fn rank_stats(&self, slot: Slot) -> Option<RankStats> {
         let rank = self.ranks.get(slot.index as usize)?.as_ref()?;
         let blank = |block: &&u64| rank.content[*block] == Content::Nothing;
         let anonymous = rank.pins.keys().filter(blank).count()
@@ -315,7 +330,7 @@ impl KvIndex {
     }
 
     /// Size.
-    pub fn stats(&self) -> IndexStats {
+    pub(crate) fn stats(&self) -> IndexStats {
         let ranks = || self.ranks.iter().flatten();
         let distinct: HashSet<&Prefix> =
             ranks().flat_map(|rank| rank.cached.keys().chain(rank.booked.keys())).collect();

@@ -1,0 +1,276 @@
+//! The life of a request: booked, started, growing, ended.
+
+use domain::BlockKey;
+
+use crate::index::{KvIndex, count};
+use crate::node::{NO_NODE, NodeId, Place, common_prefix};
+use crate::rank::ExtraKind;
+use crate::types::{Slot, Started};
+
+/// A prompt that was sent to a rank. It holds what it will release, so it cannot be copied,
+/// and goes back to the index it came from by [`KvIndex::finish`] or [`KvIndex::rollback`];
+/// one that is dropped instead keeps its blocks until the rank is removed.
+#[must_use = "a booking that is not finished or rolled back keeps its blocks"]
+#[derive(Debug)]
+pub struct Booking {
+    slot: Slot,
+    /// The node that the prompt's last full block ends.
+    tail: NodeId,
+    /// Full blocks of the prompt.
+    blocks: u32,
+    extra: u32,
+    generated: u32,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Booked,
+    Started {
+        result: Started,
+        /// Serial of the recomputed copy of the last block that this request holds instead of
+        /// the one its node stands for.
+        copy: Option<u64>,
+    },
+}
+
+impl Booking {
+    /// The rank it was booked on.
+    pub fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Whether the start of its prefill was reported.
+    pub fn is_started(&self) -> bool {
+        matches!(self.phase, Phase::Started { .. })
+    }
+}
+
+impl KvIndex {
+    /// Counts the prompt's full blocks as resident on the rank from now on, without a claim
+    /// on its memory. `extra_blocks` are those the request will need beyond the keyed ones: a
+    /// partial tail, or a part of the prompt that has no keys. Zero says that the prompt ends
+    /// with its last keyed block, which the engine then computes again even if it has it.
+    pub fn book(&mut self, slot: Slot, keys: &[BlockKey], extra_blocks: u32) -> Booking {
+        self.sweep_some();
+        let mut tail = NO_NODE;
+        if let Some(index) = self.live(slot) {
+            self.ranks[index as usize].bookings += 1;
+            let mut rest = keys;
+            while !rest.is_empty() {
+                let taken;
+                (tail, taken) = self.book_edge(index, tail, rest);
+                rest = &rest[taken..];
+            }
+        }
+        Booking {
+            slot,
+            tail,
+            blocks: count(keys.len() as u64),
+            extra: extra_blocks,
+            generated: 0,
+            phase: Phase::Booked,
+        }
+    }
+
+    /// Books the node below `parent` that goes along `keys`, cut or made to measure. Returns
+    /// it and how many keys it takes.
+    fn book_edge(&mut self, slot: u32, parent: NodeId, keys: &[BlockKey]) -> (NodeId, usize) {
+        let Some(found) = self.tree.child(parent, keys[0]) else {
+            let id = self.tree.add(parent, keys.to_vec());
+            self.tree.node_mut(id).change(slot, |holder| holder.booked += 1);
+            return (id, keys.len());
+        };
+        let label = &self.tree.node(found).label;
+        let common = common_prefix(label, keys);
+        let is_whole = common == label.len();
+        let id = if is_whole { found } else { self.split(found, common) };
+        self.tree.node_mut(id).change(slot, |holder| holder.booked += 1);
+        if !is_whole {
+            self.tidy(found);
+        }
+        (id, common)
+    }
+
+    /// The predicted start of the prefill. The leading blocks that the rank has are pinned;
+    /// the others are allocated, evicting what was freed least recently, and become resident.
+    /// A second call changes nothing and returns the first result.
+    pub fn start(&mut self, booking: &mut Booking) -> Started {
+        self.sweep_some();
+        if let Phase::Started { result, .. } = booking.phase {
+            return result;
+        }
+        let Some(slot) = self.live(booking.slot) else { return Started::default() };
+        let mut resident = self.take_path(slot, booking.tail);
+        let ends_on_block = booking.extra == 0 && booking.blocks > 0;
+        let recompute = ends_on_block && resident == booking.blocks;
+        if recompute {
+            let len = self.tree.node(booking.tail).label.len();
+            if len > 1 {
+                self.split(booking.tail, len - 1);
+                self.take_path(slot, booking.tail);
+            }
+            resident -= 1;
+        }
+        // The tail of a prompt that is recomputed stays as it is; it may even be evicted now.
+        let touched = self.path.len() - usize::from(recompute);
+        for at in 0..touched {
+            self.touch(slot, self.path[at]);
+        }
+        let new_blocks = u64::from(booking.blocks - resident) + u64::from(booking.extra);
+        let evicted = self.allocate(slot, new_blocks);
+        self.ranks[slot as usize].anonymous += u64::from(booking.extra);
+        let copy = self.store_path(slot, recompute);
+        self.merge_pending();
+        let result = Started { cached_blocks: resident, evicted_blocks: count(evicted) };
+        booking.phase = Phase::Started { result, copy };
+        result
+    }
+
+    /// Puts the nodes from the root to `tail` into `self.path`. Returns how many leading
+    /// blocks of it the rank has.
+    fn take_path(&mut self, slot: u32, tail: NodeId) -> u32 {
+        self.path.clear();
+        let mut id = tail;
+        while id != NO_NODE {
+            self.path.push(id);
+            id = self.tree.node(id).parent;
+        }
+        self.path.reverse();
+        let lens = self.path.iter().map(|id| self.tree.node(*id).holder(slot).map_or(0, |h| h.len));
+        lens.sum()
+    }
+
+    /// Pins the resident blocks of a booked node.
+    fn touch(&mut self, slot: u32, id: NodeId) {
+        let Some(holder) = self.tree.node_mut(id).holder_mut(slot) else { return };
+        if holder.len == 0 {
+            return;
+        }
+        let (len, was_queued) = (holder.len, holder.is_queued());
+        if was_queued {
+            self.unlink(slot, Place::node(id));
+            self.ranks[slot as usize].pin(u64::from(len));
+        }
+        self.tree.node_mut(id).change(slot, |holder| holder.pins += 1);
+    }
+
+    /// Turns the booking of `self.path` into pinned content. The blocks are allocated already.
+    /// Returns the serial of a second copy of the last block, if there is one now.
+    fn store_path(&mut self, slot: u32, recompute: bool) -> Option<u64> {
+        let mut stored = 0;
+        let mut copy = None;
+        for at in 0..self.path.len() {
+            let id = self.path[at];
+            let is_recomputed = recompute && at + 1 == self.path.len();
+            let node = self.tree.node_mut(id);
+            let label_len = node.label.len() as u32;
+            if is_recomputed && node.holder(slot).is_some_and(|holder| holder.len > 0) {
+                node.copies += 1;
+                copy = Some(self.ranks[slot as usize].add_copy(id));
+                self.tree.node_mut(id).change(slot, |holder| holder.booked -= 1);
+                continue;
+            }
+            node.change(slot, |holder| {
+                stored += label_len - holder.len;
+                holder.len = label_len;
+                // A node that had no block of the rank's was not touched.
+                holder.pins = holder.pins.max(1);
+                holder.booked -= 1;
+            });
+        }
+        self.ranks[slot as usize].resident += u64::from(stored);
+        self.residencies += stored as usize;
+        copy
+    }
+
+    /// Reports the blocks of output so far, the one being filled included. They take room and
+    /// have no keys. A smaller number than before, or one before the start, is ignored.
+    pub fn grow(&mut self, booking: &mut Booking, generated_blocks: u32) {
+        self.sweep_some();
+        let Some(slot) = self.live(booking.slot) else { return };
+        let new_blocks = generated_blocks.saturating_sub(booking.generated);
+        if new_blocks == 0 || !booking.is_started() {
+            return;
+        }
+        booking.generated = generated_blocks;
+        self.allocate(slot, u64::from(new_blocks));
+        self.ranks[slot as usize].anonymous += u64::from(new_blocks);
+        self.merge_pending();
+    }
+
+    /// The request's end. Its blocks are freed from the last to the first: those without
+    /// content to the front of the free order, cached ones to the back. Of its blocks without
+    /// keys the first `output_cached_blocks` are full and stay cached. A booking whose start
+    /// was never reported is started first: a request that ended was computed.
+    pub fn finish(&mut self, mut booking: Booking, output_cached_blocks: u32) {
+        self.start(&mut booking);
+        let Some(slot) = self.live(booking.slot) else { return };
+        let keyless = u64::from(booking.extra) + u64::from(booking.generated);
+        let cached = u64::from(output_cached_blocks).min(keyless);
+        let rank = &mut self.ranks[slot as usize];
+        rank.bookings -= 1;
+        rank.pinned -= keyless;
+        rank.anonymous -= keyless - cached;
+        self.push_back_output(slot, cached);
+        self.release_path(slot, &booking);
+        self.settle(slot);
+        self.merge_pending();
+    }
+
+    /// Frees the keyed blocks of a started request, and marks its nodes for merging.
+    fn release_path(&mut self, slot: u32, booking: &Booking) {
+        let mut id = booking.tail;
+        if id == NO_NODE {
+            return;
+        }
+        self.mergeable.extend(self.tree.only_child(id));
+        let Phase::Started { copy, .. } = booking.phase else { return };
+        let copy = copy.and_then(|serial| self.ranks[slot as usize].find_copy(id, serial));
+        if let Some(number) = copy {
+            let rank = &mut self.ranks[slot as usize];
+            if let ExtraKind::Copy { pinned, .. } = &mut rank.extras[number as usize].kind {
+                *pinned = false;
+            }
+            rank.unpin(1);
+            self.push_back(slot, Place::extra(number));
+            id = self.tree.node(id).parent;
+        }
+        while id != NO_NODE {
+            self.mergeable.push(id);
+            self.release(slot, id);
+            id = self.tree.node(id).parent;
+        }
+    }
+
+    fn release(&mut self, slot: u32, id: NodeId) {
+        let Some(holder) = self.tree.node_mut(id).holder_mut(slot) else { return };
+        holder.pins -= 1;
+        if holder.pins == 0 {
+            let len = u64::from(holder.len);
+            self.ranks[slot as usize].unpin(len);
+            self.push_back(slot, Place::node(id));
+        }
+    }
+
+    /// Undoes a booking whose request failed. Before the start nothing of it remains; after
+    /// it the engine has the prompt, as at any other end.
+    pub fn rollback(&mut self, booking: Booking) {
+        if booking.is_started() {
+            return self.finish(booking, 0);
+        }
+        self.sweep_some();
+        let Some(slot) = self.live(booking.slot) else { return };
+        self.ranks[slot as usize].bookings -= 1;
+        self.take_path(slot, booking.tail);
+        if booking.tail != NO_NODE {
+            self.mergeable.extend(self.tree.only_child(booking.tail));
+        }
+        while let Some(id) = self.path.pop() {
+            self.tree.node_mut(id).change(slot, |holder| holder.booked -= 1);
+            self.mergeable.push(id);
+            self.tidy(id);
+        }
+        self.merge_pending();
+    }
+}

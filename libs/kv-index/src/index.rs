@@ -1,0 +1,146 @@
+//! The index: its ranks and their sizes.
+
+use crate::node::NodeId;
+use crate::rank::Rank;
+use crate::sweep::Sweep;
+use crate::tree::Tree;
+use crate::types::{IndexStats, RankStats, Slot};
+
+/// Which rank holds which prefix, with the engine's free queue mirrored for each rank. One
+/// index serves the ranks of one pool that use the same block unit.
+pub struct KvIndex {
+    pub(crate) tree: Tree,
+    pub(crate) ranks: Vec<Rank>,
+    /// Per slot; even while a rank is there, odd from its removal until the slot is reused.
+    generations: Vec<u32>,
+    pub(crate) vacant_slots: Vec<u32>,
+    pub(crate) residencies: usize,
+    pub(crate) sweep: Sweep,
+    /// Nodes that may have become mergeable with their parents.
+    pub(crate) mergeable: Vec<NodeId>,
+    /// Scratch of booking, start and end.
+    pub(crate) path: Vec<NodeId>,
+    /// Blocks popped off the free orders, for tests that compare the order.
+    #[cfg(test)]
+    pub(crate) evicted: Vec<(u32, Option<domain::BlockKey>)>,
+}
+
+impl Default for KvIndex {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for KvIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvIndex").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl KvIndex {
+    /// An index without ranks.
+    pub fn new() -> Self {
+        KvIndex {
+            tree: Tree::new(),
+            ranks: Vec::new(),
+            generations: Vec::new(),
+            vacant_slots: Vec::new(),
+            residencies: 0,
+            sweep: Sweep::default(),
+            mergeable: Vec::new(),
+            path: Vec::new(),
+            #[cfg(test)]
+            evicted: Vec::new(),
+        }
+    }
+
+    /// Adds an empty rank that has room for so many blocks. For an engine whose own block is
+    /// smaller than the index's, the caller converts.
+    pub fn add_rank(&mut self, capacity_blocks: u32) -> Slot {
+        self.sweep_some();
+        let rank = Rank::new(capacity_blocks);
+        let index = match self.vacant_slots.pop() {
+            Some(index) => {
+                self.ranks[index as usize] = rank;
+                let generation = &mut self.generations[index as usize];
+                *generation = generation.wrapping_add(1);
+                index
+            }
+            None => {
+                self.ranks.push(rank);
+                self.generations.push(0);
+                (self.ranks.len() - 1) as u32
+            }
+        };
+        self.slot(index)
+    }
+
+    /// Removes a rank. No later call sees its content, and its bookings have no effect any
+    /// more. The memory is freed by later calls, a bounded part in each.
+    pub fn remove_rank(&mut self, slot: Slot) {
+        self.sweep_some();
+        let Some(index) = self.live(slot) else { return };
+        let generation = &mut self.generations[index as usize];
+        *generation = generation.wrapping_add(1);
+        self.residencies -= self.ranks[index as usize].resident as usize;
+        self.sweep.add(index);
+    }
+
+    /// Changes a rank's capacity. Less room evicts from the front of its free order.
+    pub fn set_capacity(&mut self, slot: Slot, blocks: u32) {
+        self.sweep_some();
+        let Some(index) = self.live(slot) else { return };
+        self.ranks[index as usize].capacity = u64::from(blocks);
+        self.settle(index);
+        self.merge_pending();
+    }
+
+    /// How many cached blocks, with or without a key, would be evicted to allocate so many
+    /// new ones. Zero for a removed rank.
+    pub fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
+        let Some(index) = self.live(slot) else { return 0 };
+        let rank = &self.ranks[index as usize];
+        count(u64::from(new_blocks).saturating_sub(rank.blank()).min(rank.queued))
+    }
+
+    /// The state of one rank; `None` once it is removed.
+    pub fn rank_stats(&self, slot: Slot) -> Option<RankStats> {
+        let rank = &self.ranks[self.live(slot)? as usize];
+        Some(RankStats {
+            capacity: count(rank.capacity),
+            pinned_blocks: count(rank.pinned),
+            resident_keyed_blocks: count(rank.resident),
+            anonymous_blocks: count(rank.anonymous),
+            free_blocks: count(rank.blank()),
+            bookings: rank.bookings,
+        })
+    }
+
+    /// The size of the index.
+    pub fn stats(&self) -> IndexStats {
+        IndexStats {
+            nodes: self.tree.live(),
+            distinct_blocks: self.tree.blocks(),
+            residencies: self.residencies,
+        }
+    }
+
+    /// The index of a slot whose rank is there.
+    pub(crate) fn live(&self, slot: Slot) -> Option<u32> {
+        let generation = *self.generations.get(slot.index as usize)?;
+        (generation == slot.generation && self.is_live(slot.index)).then_some(slot.index)
+    }
+
+    pub(crate) fn is_live(&self, index: u32) -> bool {
+        self.generations[index as usize].is_multiple_of(2)
+    }
+
+    pub(crate) fn slot(&self, index: u32) -> Slot {
+        Slot { index, generation: self.generations[index as usize] }
+    }
+}
+
+/// Blocks as they are reported. An overcommitted rank may count past `u32`.
+pub(crate) fn count(blocks: u64) -> u32 {
+    u32::try_from(blocks).unwrap_or(u32::MAX)
+}

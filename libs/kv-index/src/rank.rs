@@ -1,0 +1,156 @@
+//! One rank's counters, and the blocks it has that the tree does not hold.
+
+use std::collections::HashMap;
+
+use crate::node::{Links, NodeId, Place};
+
+/// Blocks in the free order, or pinned, that are not a node's holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ExtraKind {
+    /// Cached output blocks, whose keys are not known.
+    Output { blocks: u64 },
+    /// A further physical copy of a node's only block.
+    Copy { node: NodeId, serial: u64, pinned: bool },
+}
+
+/// An entry of [`Rank::extras`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extra {
+    pub(crate) kind: ExtraKind,
+    pub(crate) links: Links,
+}
+
+/// One rank. Every physical block is pinned, queued or holds nothing.
+#[derive(Debug)]
+pub(crate) struct Rank {
+    pub(crate) capacity: u64,
+    /// Blocks of started requests. May exceed the capacity; then nothing is queued.
+    pub(crate) pinned: u64,
+    /// Cached blocks that no request holds: those in the free order.
+    pub(crate) queued: u64,
+    /// Distinct keyed blocks, pinned or queued.
+    pub(crate) resident: u64,
+    /// Blocks with content and no key, pinned or queued.
+    pub(crate) anonymous: u64,
+    pub(crate) bookings: u32,
+    /// Front of the free order: evicted first.
+    pub(crate) head: Place,
+    /// Back of the free order.
+    pub(crate) tail: Place,
+    pub(crate) extras: Vec<Extra>,
+    vacant_extras: Vec<u32>,
+    /// Further copies per node in the order they were stored, so by ascending serial. A hit
+    /// takes the oldest copy, which is always the node's holder.
+    copies: HashMap<NodeId, Vec<u32>>,
+    next_serial: u64,
+}
+
+impl Rank {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Rank {
+            capacity: u64::from(capacity),
+            pinned: 0,
+            queued: 0,
+            resident: 0,
+            anonymous: 0,
+            bookings: 0,
+            head: Place::NONE,
+            tail: Place::NONE,
+            extras: Vec::new(),
+            vacant_extras: Vec::new(),
+            copies: HashMap::new(),
+            next_serial: 0,
+        }
+    }
+
+    /// Blocks that hold nothing.
+    pub(crate) fn blank(&self) -> u64 {
+        self.capacity.saturating_sub(self.pinned + self.queued)
+    }
+
+    /// Cached blocks that stand above the capacity.
+    pub(crate) fn excess(&self) -> u64 {
+        (self.pinned + self.queued).saturating_sub(self.capacity).min(self.queued)
+    }
+
+    /// Moves blocks from the free order to requests.
+    pub(crate) fn pin(&mut self, blocks: u64) {
+        self.queued -= blocks;
+        self.pinned += blocks;
+    }
+
+    /// Moves blocks from requests to the free order.
+    pub(crate) fn unpin(&mut self, blocks: u64) {
+        self.pinned -= blocks;
+        self.queued += blocks;
+    }
+
+    pub(crate) fn add_extra(&mut self, kind: ExtraKind) -> u32 {
+        let extra = Extra { kind, links: Links::NONE };
+        match self.vacant_extras.pop() {
+            Some(number) => {
+                self.extras[number as usize] = extra;
+                number
+            }
+            None => {
+                self.extras.push(extra);
+                (self.extras.len() - 1) as u32
+            }
+        }
+    }
+
+    pub(crate) fn drop_extra(&mut self, number: u32) {
+        self.vacant_extras.push(number);
+        if self.vacant_extras.len() == self.extras.len() {
+            self.extras.clear();
+            self.vacant_extras.clear();
+        }
+    }
+
+    /// Adds a pinned further copy of `node`'s block. Returns its serial.
+    pub(crate) fn add_copy(&mut self, node: NodeId) -> u64 {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let number = self.add_extra(ExtraKind::Copy { node, serial, pinned: true });
+        self.copies.entry(node).or_default().push(number);
+        serial
+    }
+
+    /// The further copy with this serial, unless it has become the node's holder.
+    pub(crate) fn find_copy(&self, node: NodeId, serial: u64) -> Option<u32> {
+        let numbers = self.copies.get(&node)?;
+        let at = numbers.binary_search_by_key(&serial, |number| self.serial(*number)).ok()?;
+        Some(numbers[at])
+    }
+
+    fn serial(&self, number: u32) -> u64 {
+        match self.extras[number as usize].kind {
+            ExtraKind::Copy { serial, .. } => serial,
+            ExtraKind::Output { .. } => u64::MAX,
+        }
+    }
+
+    /// Takes the oldest further copy of `node` off the list.
+    pub(crate) fn take_oldest_copy(&mut self, node: NodeId) -> Option<u32> {
+        let oldest = *self.copies.get(&node)?.first()?;
+        self.unlist_copy(node, oldest);
+        Some(oldest)
+    }
+
+    /// Takes a further copy off its node's list.
+    pub(crate) fn unlist_copy(&mut self, node: NodeId, number: u32) {
+        if let Some(numbers) = self.copies.get_mut(&node) {
+            if let Some(at) = numbers.iter().position(|other| *other == number) {
+                numbers.remove(at);
+            }
+            if numbers.is_empty() {
+                self.copies.remove(&node);
+            }
+        }
+    }
+
+    /// Number of further copies of `node`'s block.
+    pub(crate) fn copies_of(&self, node: NodeId) -> u32 {
+        self.copies.get(&node).map_or(0, |numbers| numbers.len() as u32)
+    }
+}

@@ -1,0 +1,78 @@
+//! Removed ranks: out of sight at once, their entries freed a few at a time.
+
+use crate::index::KvIndex;
+use crate::node::NodeId;
+
+/// Nodes plus holders that one call looks at, at most (the last node may exceed it): some
+/// tens of microseconds.
+const BUDGET: usize = 1024;
+
+/// Progress of the walk over the arena. The walk needs no list of a rank's entries: nodes
+/// that it has passed get no entry of a removed rank again.
+#[derive(Default, Debug)]
+pub(crate) struct Sweep {
+    cursor: NodeId,
+    /// Slots whose entries this walk removes.
+    batch: Vec<u32>,
+    /// Slots removed since it began; the next walk takes them.
+    waiting: Vec<u32>,
+}
+
+impl Sweep {
+    pub(crate) fn is_pending(&self) -> bool {
+        !(self.batch.is_empty() && self.waiting.is_empty())
+    }
+
+    pub(crate) fn add(&mut self, slot: u32) {
+        self.waiting.push(slot);
+    }
+}
+
+impl KvIndex {
+    /// Does a bounded part of the work that removed ranks left behind.
+    pub(crate) fn sweep_some(&mut self) {
+        if !self.sweep.is_pending() {
+            return;
+        }
+        if self.sweep.batch.is_empty() {
+            self.sweep.batch = std::mem::take(&mut self.sweep.waiting);
+            self.sweep.cursor = 0;
+        }
+        let mut spent = 0;
+        while spent < BUDGET && self.sweep.cursor < self.tree.end() {
+            let id = self.sweep.cursor;
+            spent += 1 + self.tree.node(id).holders.len();
+            self.sweep_node(id);
+            self.sweep.cursor += 1;
+        }
+        if self.sweep.cursor >= self.tree.end() {
+            for slot in std::mem::take(&mut self.sweep.batch) {
+                self.ranks[slot as usize] = crate::rank::Rank::new(0);
+                self.vacant_slots.push(slot);
+            }
+        }
+        self.merge_pending();
+    }
+
+    fn sweep_node(&mut self, id: NodeId) {
+        let mut holders = std::mem::take(&mut self.tree.node_mut(id).holders);
+        let before = holders.len();
+        let mut copies = 0;
+        holders.retain(|holder| {
+            let live = self.is_live(holder.slot);
+            if !live {
+                copies += self.ranks[holder.slot as usize].copies_of(id);
+            }
+            live
+        });
+        let changed = holders.len() < before;
+        let node = self.tree.node_mut(id);
+        node.holders = holders;
+        if changed {
+            node.holders.shrink_to_fit();
+            node.copies -= copies;
+            node.recount();
+            self.tidy(id);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Single behaviours, by name.
+
+use domain::BlockKey;
+
+use super::{keys, matched, serve};
+use crate::{IndexStats, KvIndex, Matches};
+
+#[test]
+fn a_booked_prompt_counts_as_resident_at_once_and_is_not_confirmed() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(100);
+    let booking = index.book(slot, &keys(0..10), 1);
+    assert_eq!(matched(&index, slot, &keys(0..20)), (10, 0));
+    index.rollback(booking);
+    assert_eq!(matched(&index, slot, &keys(0..20)), (0, 0));
+    assert_eq!(index.stats(), IndexStats::default());
+}
+
+#[test]
+fn a_booking_takes_no_memory_until_its_start() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(10);
+    serve(&mut index, slot, &keys(0..10), 0);
+    let mut booking = index.book(slot, &keys(100..104), 0);
+    assert_eq!(matched(&index, slot, &keys(0..10)), (10, 10));
+    assert_eq!(index.start(&mut booking).evicted_blocks, 4);
+    assert_eq!(matched(&index, slot, &keys(0..10)), (6, 6), "the tail goes first");
+    index.finish(booking, 0);
+}
+
+#[test]
+fn a_second_request_hits_what_a_running_one_stored() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(100);
+    let mut first = index.book(slot, &keys(0..10), 1);
+    let mut second = index.book(slot, &keys(0..10), 1);
+    assert_eq!(index.start(&mut first).cached_blocks, 0);
+    assert_eq!(index.start(&mut second).cached_blocks, 10);
+    index.finish(first, 0);
+    let stats = index.rank_stats(slot).expect("the rank is there");
+    assert_eq!(stats.pinned_blocks, 11, "the second still holds the prefix and its own tail");
+    index.finish(second, 0);
+    assert_eq!(index.rank_stats(slot).map(|stats| stats.pinned_blocks), Some(0));
+}
+
+#[test]
+fn a_full_hit_recomputes_the_last_block_and_both_copies_take_room() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(5);
+    assert_eq!(serve(&mut index, slot, &keys(0..2), 0), (0, 0));
+    assert_eq!(serve(&mut index, slot, &keys(0..2), 0), (1, 0));
+    let stats = index.rank_stats(slot).expect("the rank is there");
+    assert_eq!((stats.resident_keyed_blocks, stats.free_blocks), (2, 2));
+    // Three blocks: two empty ones, then the older copy. The content stays.
+    assert_eq!(serve(&mut index, slot, &keys(10..13), 0), (0, 1));
+    assert_eq!(matched(&index, slot, &keys(0..2)), (2, 2));
+    // The next one is the younger copy.
+    assert_eq!(serve(&mut index, slot, &keys(20..21), 0), (0, 1));
+    assert_eq!(matched(&index, slot, &keys(0..2)), (1, 1));
+}
+
+#[test]
+fn a_copy_whose_elder_was_evicted_is_still_released_at_its_own_end() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(4);
+    serve(&mut index, slot, &keys(0..2), 0);
+    let mut again = index.book(slot, &keys(0..2), 0);
+    index.start(&mut again);
+    let mut other = index.book(slot, &keys(10..12), 0);
+    assert_eq!(index.start(&mut other).evicted_blocks, 1, "the elder copy went");
+    index.finish(other, 0);
+    assert_eq!(matched(&index, slot, &keys(0..2)), (2, 2));
+    index.finish(again, 0);
+    assert_eq!(index.rank_stats(slot).map(|stats| stats.pinned_blocks), Some(0));
+    index.check_invariants();
+}
+
+#[test]
+fn the_time_of_the_end_decides_and_not_that_of_the_start() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(8);
+    let mut early = index.book(slot, &keys(0..4), 0);
+    index.start(&mut early);
+    serve(&mut index, slot, &keys(10..14), 0);
+    index.finish(early, 0);
+    serve(&mut index, slot, &keys(20..24), 0);
+    assert_eq!(matched(&index, slot, &keys(0..4)), (4, 4));
+    assert_eq!(matched(&index, slot, &keys(10..14)), (0, 0));
+}
+
+#[test]
+fn output_blocks_that_stay_cached_go_before_the_prompt_and_the_others_at_once() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(10);
+    let mut booking = index.book(slot, &keys(0..4), 1);
+    index.start(&mut booking);
+    index.grow(&mut booking, 3);
+    assert_eq!(index.rank_stats(slot).map(|stats| stats.anonymous_blocks), Some(4));
+    index.finish(booking, 2);
+    let stats = index.rank_stats(slot).expect("the rank is there");
+    assert_eq!((stats.anonymous_blocks, stats.free_blocks), (2, 4));
+    assert_eq!(index.evictable_after(slot, 5), 1);
+    assert_eq!(serve(&mut index, slot, &keys(10..16), 0), (0, 2));
+    assert_eq!(matched(&index, slot, &keys(0..4)), (4, 4));
+}
+
+#[test]
+fn overcommitted_starts_are_settled_by_later_ends() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(6);
+    let mut first = index.book(slot, &keys(0..5), 0);
+    let mut second = index.book(slot, &keys(10..15), 0);
+    index.start(&mut first);
+    index.start(&mut second);
+    assert_eq!(index.rank_stats(slot).map(|stats| stats.pinned_blocks), Some(10));
+    index.finish(first, 0);
+    assert_eq!(matched(&index, slot, &keys(0..5)), (1, 1), "room for one block beside the second");
+    index.finish(second, 0);
+    let stats = index.rank_stats(slot).expect("the rank is there");
+    assert_eq!((stats.pinned_blocks, stats.resident_keyed_blocks), (0, 6));
+}
+
+#[test]
+fn a_removed_rank_is_out_of_sight_and_its_bookings_are_inert() {
+    let mut index = KvIndex::new();
+    let old = index.add_rank(50);
+    serve(&mut index, old, &keys(0..10), 1);
+    let mut started = index.book(old, &keys(0..12), 1);
+    index.start(&mut started);
+    let waiting = index.book(old, &keys(0..14), 1);
+    index.remove_rank(old);
+    assert_eq!(matched(&index, old, &keys(0..14)), (0, 0));
+    assert_eq!(index.stats().residencies, 0);
+    while index.sweep.is_pending() {
+        index.sweep_some();
+    }
+    assert_eq!(index.stats(), IndexStats::default(), "the memory is free again");
+    let new = index.add_rank(50);
+    assert_eq!(new.index, old.index, "the place is reused");
+    serve(&mut index, new, &keys(0..10), 1);
+    index.grow(&mut started, 5);
+    index.finish(started, 2);
+    index.rollback(waiting);
+    index.set_capacity(old, 0);
+    index.remove_rank(old);
+    assert_eq!(index.rank_stats(old), None);
+    assert_eq!(matched(&index, new, &keys(0..14)), (10, 10));
+    index.check_invariants();
+}
+
+#[test]
+fn the_sweep_of_a_removed_rank_is_spread_over_later_calls() {
+    let mut index = KvIndex::new();
+    let (gone, stays) = (index.add_rank(1_000_000), index.add_rank(1_000_000));
+    for at in 0..5_000 {
+        serve(&mut index, gone, &keys(at * 10..at * 10 + 10), 1);
+    }
+    let full = index.stats().nodes;
+    index.remove_rank(gone);
+    let mut left = full;
+    while index.sweep.is_pending() {
+        let booking = index.book(stays, &[], 0);
+        index.rollback(booking);
+        let now = index.stats().nodes;
+        assert!(left - now <= 1024, "{} nodes in one step", left - now);
+        left = now;
+    }
+    assert_eq!(index.stats(), IndexStats::default());
+}
+
+#[test]
+fn chains_whose_keys_collide_midway_do_not_graft() {
+    let chain = |list: &[u64]| list.iter().copied().map(BlockKey).collect::<Vec<_>>();
+    let mut index = KvIndex::new();
+    let (one, two) = (index.add_rank(100), index.add_rank(100));
+    serve(&mut index, one, &chain(&[1, 2, 50, 51, 52]), 1);
+    serve(&mut index, one, &chain(&[1, 2, 60]), 1);
+    // The same key 50 under other parents: as an edge of its own, and as a first block.
+    serve(&mut index, two, &chain(&[7, 8]), 1);
+    assert_eq!(matched(&index, two, &chain(&[7, 8, 50, 51, 52])), (2, 2));
+    assert_eq!(matched(&index, one, &chain(&[50, 51, 52])), (0, 0));
+    serve(&mut index, two, &chain(&[7, 8, 9]), 1);
+    serve(&mut index, two, &chain(&[7, 8, 50, 99]), 1);
+    assert_eq!(matched(&index, one, &chain(&[7, 8, 50])), (0, 0));
+    assert_eq!(matched(&index, one, &chain(&[1, 2, 50, 51, 52])), (5, 5));
+    assert_eq!(matched(&index, two, &chain(&[7, 8, 50, 51])), (3, 3));
+    assert_eq!(matched(&index, two, &chain(&[1, 2, 50, 99])), (0, 0));
+    index.check_invariants();
+}
+
+#[test]
+fn nodes_join_again_when_nothing_needs_the_boundary() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(100);
+    let booking = index.book(slot, &keys(0..20), 1);
+    let branch = index.book(slot, &keys(0..8), 1);
+    assert_eq!(index.stats().nodes, 2);
+    index.rollback(branch);
+    assert_eq!(index.stats().nodes, 1, "the rollback took the boundary away");
+    index.finish(booking, 0);
+    serve(&mut index, slot, &keys(0..8), 1);
+    assert_eq!(index.stats().nodes, 1, "freed one directly behind the other");
+    let other = index.add_rank(100);
+    serve(&mut index, other, &keys(0..20), 1);
+    let both = index.stats();
+    assert_eq!((both.nodes, both.distinct_blocks, both.residencies), (1, 20, 40));
+}
+
+#[test]
+fn matches_list_every_holder_at_its_own_depth() {
+    let mut index = KvIndex::new();
+    let slots: Vec<_> = (0..40).map(|_| index.add_rank(1_000)).collect();
+    for (depth, slot) in slots.iter().enumerate() {
+        serve(&mut index, *slot, &keys(0..depth as u64), 1);
+    }
+    let mut into = Matches::default();
+    index.match_prefix(&keys(0..100), &mut into);
+    let found: Vec<_> = into.iter().map(|m| (m.slot, m.blocks, m.confirmed_blocks)).collect();
+    let expected = slots.iter().enumerate().skip(1);
+    let expected: Vec<_> = expected.map(|(at, slot)| (*slot, at as u32, at as u32)).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_start_and_an_end_without_keys_take_room_only_while_they_run() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(4);
+    let mut booking = index.book(slot, &[], 2);
+    index.start(&mut booking);
+    assert_eq!(index.rank_stats(slot).map(|stats| stats.free_blocks), Some(2));
+    index.finish(booking, 0);
+    assert_eq!(index.rank_stats(slot).map(|stats| stats.free_blocks), Some(4));
+}
+
+#[test]
+fn entries_stay_as_small_as_the_memory_target_needs() {
+    assert_eq!(size_of::<crate::node::Holder>(), 24);
+    assert!(size_of::<crate::node::Node>() <= 72);
+}

@@ -1,0 +1,271 @@
+//! Random operations on the index and on the model at once.
+
+use domain::BlockKey;
+use proptest::prelude::*;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::model::{Model, ModelBooking};
+use crate::{Booking, KvIndex, Matches, RankStats, Slot, Started};
+
+/// One operation; numbers are taken modulo what there is to choose from.
+#[derive(Clone, Debug)]
+enum Op {
+    Book { rank: usize, path: Vec<u8>, extra: u32 },
+    Start(usize),
+    Grow(usize, u32),
+    Finish(usize, u32),
+    Rollback(usize),
+    SetCapacity(usize, u32),
+    RemoveRank(usize),
+    AddRank(u32),
+}
+
+/// How keys are made of a path of small numbers.
+#[derive(Clone, Copy, Debug)]
+enum Alphabet {
+    /// The depth is part of the key.
+    Chained,
+    /// The same few keys at every depth and under every parent: nothing but collisions.
+    Colliding,
+}
+
+const MAX_RANKS: usize = 5;
+const MAX_BOOKINGS: usize = 14;
+
+struct Pair {
+    index: KvIndex,
+    model: Model,
+    alphabet: Alphabet,
+    ranks: Vec<(Slot, Slot)>,
+    bookings: Vec<(Booking, ModelBooking)>,
+    stale: Vec<Slot>,
+    into: Matches,
+}
+
+impl Pair {
+    fn new(alphabet: Alphabet) -> Self {
+        Pair {
+            index: KvIndex::new(),
+            model: Model::new(),
+            alphabet,
+            ranks: Vec::new(),
+            bookings: Vec::new(),
+            stale: Vec::new(),
+            into: Matches::default(),
+        }
+    }
+
+    fn keys(&self, path: &[u8]) -> Vec<BlockKey> {
+        let key = |(depth, step): (usize, &u8)| match self.alphabet {
+            Alphabet::Chained => (depth as u64) << 56 | (depth as u64 * 16 + u64::from(*step)),
+            Alphabet::Colliding => u64::from(*step),
+        };
+        path.iter().enumerate().map(key).map(BlockKey).collect()
+    }
+
+    fn add_rank(&mut self, capacity: u32) {
+        if self.ranks.len() < MAX_RANKS {
+            let slots = (self.index.add_rank(capacity), self.model.add_rank(capacity));
+            assert!(!self.stale.contains(&slots.0));
+            self.ranks.push(slots);
+        }
+    }
+
+    fn start(&mut self, at: usize) {
+        let (booking, twin) = &mut self.bookings[at];
+        let alive = self.ranks.iter().any(|(slot, _)| *slot == booking.slot());
+        let started = self.index.start(booking);
+        let expected = self.model.start(twin);
+        if alive {
+            assert_eq!(started, expected);
+            assert_eq!(self.index.start(booking), expected, "a second start changes nothing");
+        } else {
+            assert!(started == Started::default() || started == expected);
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        let pending = self.bookings.len();
+        match op {
+            Op::Book { rank, path, extra } if !self.ranks.is_empty() => {
+                let (slot, twin) = self.ranks[rank % self.ranks.len()];
+                let prompt = self.keys(path);
+                let booking = self.index.book(slot, &prompt, *extra);
+                self.bookings.push((booking, self.model.book(twin, &prompt, *extra)));
+                if self.bookings.len() > MAX_BOOKINGS {
+                    self.apply(&Op::Finish(0, extra % 2));
+                }
+            }
+            Op::Start(at) if pending > 0 => self.start(at % pending),
+            Op::Grow(at, blocks) if pending > 0 => {
+                let (booking, twin) = &mut self.bookings[at % pending];
+                self.index.grow(booking, *blocks);
+                self.model.grow(twin, *blocks);
+            }
+            Op::Finish(at, cached) if pending > 0 => {
+                let (booking, twin) = self.bookings.swap_remove(at % pending);
+                self.index.finish(booking, *cached);
+                self.model.finish(twin, *cached);
+            }
+            Op::Rollback(at) if pending > 0 => {
+                let (booking, twin) = self.bookings.swap_remove(at % pending);
+                self.index.rollback(booking);
+                self.model.rollback(twin);
+            }
+            Op::SetCapacity(rank, capacity) if !self.ranks.is_empty() => {
+                let (slot, twin) = self.ranks[rank % self.ranks.len()];
+                self.index.set_capacity(slot, *capacity);
+                self.model.set_capacity(twin, *capacity);
+            }
+            Op::RemoveRank(rank) if !self.ranks.is_empty() => {
+                let (slot, twin) = self.ranks.swap_remove(rank % self.ranks.len());
+                self.index.remove_rank(slot);
+                self.model.remove_rank(twin);
+                self.stale.push(slot);
+            }
+            Op::AddRank(capacity) => self.add_rank(*capacity),
+            _ => {}
+        }
+    }
+
+    /// Match of one prompt on every rank, and what was evicted, in order.
+    fn compare_match(&mut self, path: &[u8]) {
+        let prompt = self.keys(path);
+        self.index.match_prefix(&prompt, &mut self.into);
+        let mut listed = 0;
+        for (slot, twin) in &self.ranks {
+            let found = self.into.get(*slot).map(|m| (m.blocks, m.confirmed_blocks));
+            assert_eq!(found, self.model.matched(*twin, &prompt), "{slot:?} {prompt:?}");
+            listed += usize::from(found.is_some());
+        }
+        assert_eq!(self.into.iter().len(), listed, "removed ranks are not listed");
+        let evicted = std::mem::take(&mut self.index.evicted);
+        for (slot, twin) in &self.ranks {
+            let own = evicted.iter().filter(|(index, _)| *index == slot.index);
+            let own: Vec<_> = own.map(|(_, key)| *key).collect();
+            assert_eq!(own, self.model.take_evicted(*twin));
+        }
+    }
+
+    fn compare_state(&self) {
+        self.index.check_invariants();
+        for (slot, twin) in &self.ranks {
+            assert_eq!(self.index.rank_stats(*slot), self.model.rank_stats(*twin));
+            assert_eq!(self.index.free_order(*slot), self.model.free_order(*twin));
+            assert_eq!(self.index.resident(*slot), self.model.resident(*twin));
+            for blocks in [0, 1, 3, 50] {
+                let expected = self.model.evictable_after(*twin, blocks);
+                assert_eq!(self.index.evictable_after(*slot, blocks), expected);
+            }
+        }
+        for slot in &self.stale {
+            assert_eq!(self.index.rank_stats(*slot), None::<RankStats>);
+        }
+        let (stats, expected) = (self.index.stats(), self.model.stats());
+        assert_eq!(stats.residencies, expected.residencies);
+        if self.index.sweep.is_pending() {
+            assert!(stats.distinct_blocks >= expected.distinct_blocks);
+        } else {
+            assert_eq!(stats.distinct_blocks, expected.distinct_blocks);
+        }
+    }
+
+    /// Ends everything and takes all room away: nothing may remain.
+    fn drain(&mut self) {
+        while !self.bookings.is_empty() {
+            self.apply(&Op::Finish(0, 0));
+        }
+        for at in 0..self.ranks.len() {
+            self.apply(&Op::SetCapacity(at, 0));
+        }
+        self.compare_state();
+        while self.index.sweep.is_pending() {
+            self.index.sweep_some();
+        }
+        assert_eq!(self.index.stats(), crate::IndexStats::default());
+    }
+}
+
+fn random_path(rng: &mut SmallRng) -> Vec<u8> {
+    let len = rng.random_range(0..=10);
+    // Mostly the first branch: long shared prefixes that diverge late.
+    (0..len).map(|_| if rng.random_bool(0.8) { 1 } else { rng.random_range(2..=3) }).collect()
+}
+
+fn random_op(rng: &mut SmallRng) -> Op {
+    let at = rng.random_range(0..64);
+    match rng.random_range(0..1000) {
+        0..330 => Op::Book {
+            rank: at,
+            path: random_path(rng),
+            extra: if rng.random_bool(0.5) { 0 } else { rng.random_range(1..=3) },
+        },
+        330..580 => Op::Start(at),
+        580..660 => Op::Grow(at, rng.random_range(0..=4)),
+        660..900 => Op::Finish(at, rng.random_range(0..=3)),
+        900..970 => Op::Rollback(at),
+        970..988 => Op::SetCapacity(at, rng.random_range(0..=60)),
+        988..993 => Op::RemoveRank(at),
+        _ => Op::AddRank(rng.random_range(5..=60)),
+    }
+}
+
+fn run_random(seed: u64, operations: usize, alphabet: Alphabet) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut pair = Pair::new(alphabet);
+    for done in 0..operations {
+        pair.apply(&random_op(&mut rng));
+        pair.compare_match(&random_path(&mut rng));
+        if done % 8 == 0 {
+            pair.compare_state();
+        }
+    }
+    pair.drain();
+}
+
+#[test]
+fn a_hundred_thousand_random_operations_agree_with_the_model() {
+    run_random(0x5eed_0001, 70_000, Alphabet::Chained);
+}
+
+#[test]
+fn random_operations_on_colliding_keys_agree_with_the_model() {
+    run_random(0x5eed_0002, 40_000, Alphabet::Colliding);
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let path = proptest::collection::vec(prop_oneof![4 => Just(1_u8), 1 => 2..4_u8], 0..8);
+    prop_oneof![
+        8 => (0..64_usize, path, 0..3_u32)
+            .prop_map(|(rank, path, extra)| Op::Book { rank, path, extra }),
+        6 => (0..64_usize).prop_map(Op::Start),
+        2 => (0..64_usize, 0..4_u32).prop_map(|(at, blocks)| Op::Grow(at, blocks)),
+        6 => (0..64_usize, 0..3_u32).prop_map(|(at, cached)| Op::Finish(at, cached)),
+        2 => (0..64_usize).prop_map(Op::Rollback),
+        1 => (0..64_usize, 0..30_u32).prop_map(|(rank, blocks)| Op::SetCapacity(rank, blocks)),
+        1 => (0..64_usize).prop_map(Op::RemoveRank),
+        1 => (3..30_u32).prop_map(Op::AddRank),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_of_operations_agrees_with_the_model(
+        ops in proptest::collection::vec(any_op(), 1..60),
+        collide in any::<bool>(),
+    ) {
+        let alphabet = if collide { Alphabet::Colliding } else { Alphabet::Chained };
+        let mut pair = Pair::new(alphabet);
+        pair.add_rank(12);
+        pair.add_rank(20);
+        for op in &ops {
+            pair.apply(op);
+            pair.compare_match(&[1, 1, 1, 1, 1, 1, 1]);
+            pair.compare_state();
+        }
+        pair.drain();
+    }
+}
