@@ -12,7 +12,7 @@
 //!
 //! **Samples.** For the same reason single gaps between first tokens say little. The book
 //! measures *spans*: from a dispatch into an idle rank, or from a seen first token, up to the
-//! first token that leaves the queue empty or completes [`SPAN_TOKENS`]. All prefills that
+//! first token that leaves the queue empty or completes [`SPAN_TOKENS`] or [`SPAN_PREFILLS`]. All prefills that
 //! finished in between share the time, and as the model is linear in its coefficients, their
 //! mean is as good a sample as a single one. A span of one request is exactly the time to first
 //! token of a request with nothing ahead of it. A span is dropped when something in it is not
@@ -42,6 +42,10 @@ pub const STEP_TOKENS: u32 = 8_192;
 /// Uncached tokens after which a span in a busy period becomes a sample: two full steps, so that
 /// the step that is cut at either end is no large part of it.
 pub const SPAN_TOKENS: u64 = 2 * STEP_TOKENS as u64;
+
+/// Prefills after which it does so at the latest: prompts found in the cache have few tokens to
+/// count, and a busy rank that serves nothing else must give samples, too.
+pub const SPAN_PREFILLS: u32 = 32;
 
 /// Longest prefill that is believed, in seconds: a prediction beyond it is a fault elsewhere.
 const MAX_PREFILL_SECONDS: f64 = 3_600.0;
@@ -125,6 +129,10 @@ impl Span {
         self.prefills += 1;
         self.tokens += u64::from(prefill.uncached);
         self.pairs += tokens * (f64::from(prefill.cached) + tokens / 2.0);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.tokens >= SPAN_TOKENS || self.prefills >= SPAN_PREFILLS
     }
 
     /// The mean prefill of the span. `as` saturates, which is what a mean of `u32`s needs.
@@ -226,8 +234,7 @@ impl LoadBook {
         self.record(now);
         self.idle_from = now;
         let drained = self.queue.is_empty();
-        let complete = self.span.as_ref().is_none_or(|s| drained || s.tokens >= SPAN_TOKENS);
-        if !complete {
+        if !drained && self.span.as_ref().is_some_and(|span| !span.is_complete()) {
             return None;
         }
         let next = (!drained).then(|| Span::new(now, 0));

@@ -133,6 +133,21 @@ fn a_rank_that_is_never_idle_still_gives_samples_of_its_rate() {
 }
 
 #[test]
+fn a_busy_rank_that_serves_from_its_cache_gives_samples_too() {
+    let mut book = LoadBook::new();
+    let hit = Work { uncached_tokens: 1, cached_tokens: 4_000, prefill_seconds: 0.005 };
+    book.book(LeaseId(0), hit, true, at(0.0));
+    let mut samples = Vec::new();
+    for n in 0..320_u32 {
+        book.book(LeaseId(u64::from(n) + 1), hit, true, at(f64::from(n) * 0.01));
+        samples.extend(book.first_token(LeaseId(u64::from(n)), at(f64::from(n + 1) * 0.01)));
+    }
+    assert_eq!(samples.len(), 10);
+    assert!(samples.iter().all(|s| (s.uncached, s.cached) == (1, 4_000)));
+    assert!(samples.iter().all(|s| (s.seconds - 0.01).abs() < 1e-6));
+}
+
+#[test]
 fn a_prefill_that_was_given_up_is_in_no_sample() {
     let mut book = LoadBook::new();
     book.book(A, work(LONG, 1.0), true, at(0.0));
