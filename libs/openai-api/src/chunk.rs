@@ -82,6 +82,35 @@ impl UsageFilter {
     }
 }
 
+/// The token counts of a stream, out of all its events.
+///
+/// Counts that stand beside choices are totals so far: the last one holds. Events for usage
+/// alone close the count; llama.cpp sends one for each choice, with that choice's tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UsageMeter {
+    running: Option<Usage>,
+    closing: Option<Usage>,
+}
+
+impl UsageMeter {
+    /// Takes note of one event.
+    pub fn observe(&mut self, chunk: &ChunkView) {
+        let Some(mut usage) = chunk.usage else { return };
+        if !chunk.is_usage_only {
+            self.running = Some(usage);
+            return;
+        }
+        let before = self.closing.map_or(0, |usage| usage.completion_tokens);
+        usage.completion_tokens = usage.completion_tokens.saturating_add(before);
+        self.closing = Some(usage);
+    }
+
+    /// The counts as far as they were told.
+    pub fn total(&self) -> Option<Usage> {
+        self.closing.or(self.running)
+    }
+}
+
 /// What was seen so far.
 #[derive(Default)]
 struct Found {
