@@ -62,8 +62,9 @@ const CUSUM_SCATTER: (f64, f64) = (0.1, 0.5);
 const CUSUM_STEP_MAX: f64 = 3.0;
 /// … and so much is within the ordinary, on either side …
 const CUSUM_SLACK: f64 = 1.0;
-/// … and a sum above this is a change: four samples that miss far, eight that miss by two. With
-/// bell-shaped noise alone it is reached about once in 100,000 samples.
+/// … and a sum above this is a change: four samples that miss far, eight that miss by two. By
+/// chance alone it is reached once in about 100,000 samples that scatter by 15 %, and once in
+/// 15,000 that scatter by 30 %.
 const CUSUM_LIMIT: f64 = 7.0;
 
 /// Differences below a millisecond are the noise of sockets and schedulers; shorter predictions

@@ -6,7 +6,7 @@
 //!
 //! - [`PrefillFit`] learns how long a rank's prefill takes.
 //! - [`LoadBook`] knows how many seconds of prefill stand before a rank.
-//! - [`select`] ranks candidates from a snapshot of both. It has no side effects: booking the
+//! - [`select()`] ranks candidates from a snapshot of both. It has no side effects: booking the
 //!   winner is the caller's second, explicit step.
 //!
 //! Nothing here reads a clock: every `now` is an argument, so that a service and a simulation

@@ -23,6 +23,7 @@
 //! are part of the queue delay; those that run count in [`LoadBook::foreign_requests`] only.
 
 mod foreign;
+mod span;
 #[cfg(test)]
 mod tests;
 
@@ -32,20 +33,14 @@ use std::time::Duration;
 use domain::{LeaseId, LoadSample, Moment};
 
 use self::foreign::Foreign;
+use self::span::Span;
+pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
 use crate::Coefficients;
 
 /// Tokens that an engine may take into one step: vLLM's default `max_num_batched_tokens` for
 /// online serving on large GPUs. Smaller budgets only make the book a little more optimistic
 /// about prompts that share a step.
 pub const STEP_TOKENS: u32 = 8_192;
-
-/// Uncached tokens after which a span in a busy period becomes a sample: two full steps, so that
-/// the step that is cut at either end is no large part of it.
-pub const SPAN_TOKENS: u64 = 2 * STEP_TOKENS as u64;
-
-/// Prefills after which it does so at the latest: prompts found in the cache have few tokens to
-/// count, and a busy rank that serves nothing else must give samples, too.
-pub const SPAN_PREFILLS: u32 = 32;
 
 /// Longest prefill that is believed, in seconds: a prediction beyond it is a fault elsewhere.
 const MAX_PREFILL_SECONDS: f64 = 3_600.0;
@@ -74,28 +69,6 @@ impl Work {
     }
 }
 
-/// A measured prefill, or the mean of several that cannot be told apart.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
-    /// Uncached tokens.
-    pub uncached: u32,
-    /// Cached tokens before them. In a mean of several: chosen so that the mean number of token
-    /// pairs is kept.
-    pub cached: u32,
-    /// Time it took, as seen from the gateway.
-    pub seconds: f64,
-    /// How many round trips to the engine are part of `seconds`: 1 for a single request into an
-    /// idle rank, less in a mean, 0 between two first tokens.
-    pub round_trips: f64,
-}
-
-impl Sample {
-    /// The time without the network, whose round trip takes `network_seconds`.
-    pub fn engine_seconds(&self, network_seconds: f64) -> f64 {
-        self.seconds - self.round_trips * network_seconds
-    }
-}
-
 /// A booked prefill that has not finished.
 #[derive(Clone, Debug)]
 struct Prefill {
@@ -106,48 +79,6 @@ struct Prefill {
     streaming: bool,
     /// Its start was handed out by [`LoadBook::due_starts`].
     start_told: bool,
-}
-
-/// A stretch of time that was spent on nothing but the prefills counted in it.
-#[derive(Clone, Debug)]
-struct Span {
-    from: Moment,
-    round_trips: u32,
-    prefills: u32,
-    tokens: u64,
-    /// Σ u·(c + u/2).
-    pairs: f64,
-}
-
-impl Span {
-    fn new(from: Moment, round_trips: u32) -> Self {
-        Self { from, round_trips, prefills: 0, tokens: 0, pairs: 0.0 }
-    }
-
-    fn add(&mut self, prefill: &Prefill) {
-        let tokens = f64::from(prefill.uncached);
-        self.prefills += 1;
-        self.tokens += u64::from(prefill.uncached);
-        self.pairs += tokens * (f64::from(prefill.cached) + tokens / 2.0);
-    }
-
-    fn is_complete(&self) -> bool {
-        self.tokens >= SPAN_TOKENS || self.prefills >= SPAN_PREFILLS
-    }
-
-    /// The mean prefill of the span. `as` saturates, which is what a mean of `u32`s needs.
-    fn sample(&self, until: Moment) -> Option<Sample> {
-        let prefills = f64::from(self.prefills);
-        let seconds = until.seconds_since(self.from) / prefills;
-        let tokens = self.tokens as f64 / prefills;
-        let cached = if tokens > 0.0 { self.pairs / prefills / tokens - tokens / 2.0 } else { 0.0 };
-        (seconds > 0.0 && seconds.is_finite()).then(|| Sample {
-            uncached: tokens.round() as u32,
-            cached: cached.round() as u32,
-            seconds,
-            round_trips: f64::from(self.round_trips) / prefills,
-        })
-    }
 }
 
 /// The load of one rank. See the [module's page](self).
@@ -345,7 +276,7 @@ impl LoadBook {
             self.overdue_starts.push(prefill.lease);
         }
         if let Some(span) = &mut self.span {
-            span.add(&prefill);
+            span.add(prefill.uncached, prefill.cached);
         }
     }
 

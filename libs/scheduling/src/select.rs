@@ -190,43 +190,27 @@ impl Selector {
 /// total. `least-load` goes by requests in flight, `round-robin` by turn alone; both break ties
 /// by turn, and both still report the score's parts.
 pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
-    let scored: Vec<Scored> =
-        candidates.iter().enumerate().map(|(index, view)| score(config, index, view)).collect();
-    let order = Order { config, candidates };
-    let best_total = scored.iter().map(|s| s.total_seconds).fold(f64::INFINITY, f64::min);
-    let limit = best_total + order.margin(best_total);
-    let winner = scored
-        .iter()
-        .filter(|s| config.policy != Policy::Prefix || s.total_seconds <= limit)
-        .min_by(|a, b| order.among_equals(a.index, b.index));
-    let Some(&winner) = winner else {
+    let totals: Vec<f64> = candidates.iter().map(|c| parts(config, c).total_seconds()).collect();
+    let order = Order { policy: config.policy, candidates, totals: &totals };
+    let Some(winner) = order.winner(config) else {
         return Selection { ranked: Vec::new(), reason: DecisionReason::Cold };
     };
-
-    let mut ranked = Vec::with_capacity(RANKED_LIMIT.min(candidates.len()));
-    ranked.push(winner);
-    for other in scored.iter().filter(|s| s.index != winner.index) {
-        let full = ranked.len() == RANKED_LIMIT;
-        if full && order.overall(other, &ranked[RANKED_LIMIT - 1]).is_gt() {
-            continue;
-        }
-        let place = 1 + ranked[1..].partition_point(|kept| order.overall(kept, other).is_lt());
-        ranked.truncate(RANKED_LIMIT - 1);
-        ranked.insert(place, *other);
-    }
-    Selection { ranked, reason: reason(config.policy, candidates, winner.index) }
+    let ranked = order.ranked(winner).into_iter().map(|index| {
+        let parts = parts(config, &candidates[index]);
+        Scored { index, parts, total_seconds: totals[index] }
+    });
+    Selection { ranked: ranked.collect(), reason: reason(config.policy, candidates, winner) }
 }
 
-fn score(config: &Config, index: usize, view: &CandidateView<'_>) -> Scored {
+fn parts(config: &Config, view: &CandidateView<'_>) -> ScoreParts {
     let coefficients = view.fit.coefficients();
     let evicted = coefficients.token_seconds(view.evict_tokens, 0);
-    let parts = ScoreParts {
+    ScoreParts {
         network_seconds: seconds(view.network_seconds),
         queue_delay_seconds: seconds(view.queue_delay_seconds),
         prefill_seconds: coefficients.predict_seconds(view.uncached_tokens, view.cached_tokens),
         eviction_cost_seconds: seconds(config.eviction_weight * evicted),
-    };
-    Scored { index, parts, total_seconds: parts.total_seconds() }
+    }
 }
 
 /// A time that can be compared: NaN and infinity are hopeless, negative ones nothing.
@@ -234,22 +218,46 @@ fn seconds(value: f64) -> f64 {
     if value.is_nan() { HOPELESS_SECONDS } else { value.clamp(0.0, HOPELESS_SECONDS) }
 }
 
-/// The orders of one choice.
+/// The orders of one choice, over the candidates' places.
 struct Order<'a> {
-    config: &'a Config,
+    policy: Policy,
     candidates: &'a [CandidateView<'a>],
+    totals: &'a [f64],
 }
 
 impl Order<'_> {
-    fn margin(&self, best_total: f64) -> f64 {
-        self.config.tie_margin_seconds.max(self.config.tie_margin_fraction * best_total)
+    /// The best of those that tie with the best total, or of all where totals do not count.
+    fn winner(&self, config: &Config) -> Option<usize> {
+        let best = self.totals.iter().copied().fold(f64::INFINITY, f64::min);
+        let margin = config.tie_margin_seconds.max(config.tie_margin_fraction * best);
+        let limit = if self.policy == Policy::Prefix { best + margin } else { f64::INFINITY };
+        (0..self.totals.len())
+            .filter(|place| self.totals[*place] <= limit)
+            .min_by(|a, b| self.among_equals(*a, *b))
     }
 
-    /// By the policy, scores aside. The index decides only between candidates that are equal in
+    /// The winner and the best of the rest.
+    fn ranked(&self, winner: usize) -> Vec<usize> {
+        let mut ranked = Vec::with_capacity(RANKED_LIMIT);
+        ranked.push(winner);
+        for place in (0..self.totals.len()).filter(|place| *place != winner) {
+            if ranked.len() == RANKED_LIMIT {
+                if self.overall(ranked[RANKED_LIMIT - 1], place).is_lt() {
+                    continue;
+                }
+                ranked.pop();
+            }
+            let better = ranked[1..].partition_point(|kept| self.overall(*kept, place).is_lt());
+            ranked.insert(1 + better, place);
+        }
+        ranked
+    }
+
+    /// By the policy, totals aside. The place decides only between candidates that are equal in
     /// everything, turn included.
     fn among_equals(&self, a: usize, b: usize) -> Ordering {
         let (left, right) = (&self.candidates[a], &self.candidates[b]);
-        let by_policy = match self.config.policy {
+        let by_policy = match self.policy {
             Policy::Prefix => right
                 .cached_tokens
                 .cmp(&left.cached_tokens)
@@ -261,12 +269,12 @@ impl Order<'_> {
     }
 
     /// By total first, where the policy goes by score.
-    fn overall(&self, a: &Scored, b: &Scored) -> Ordering {
-        let by_total = match self.config.policy {
-            Policy::Prefix => a.total_seconds.total_cmp(&b.total_seconds),
+    fn overall(&self, a: usize, b: usize) -> Ordering {
+        let by_total = match self.policy {
+            Policy::Prefix => self.totals[a].total_cmp(&self.totals[b]),
             Policy::LeastLoad | Policy::RoundRobin => Ordering::Equal,
         };
-        by_total.then_with(|| self.among_equals(a.index, b.index))
+        by_total.then_with(|| self.among_equals(a, b))
     }
 }
 

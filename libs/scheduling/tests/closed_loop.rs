@@ -293,7 +293,7 @@ fn the_reference_workload_is_the_reference_workload() {
 fn prefix_routing_is_near_the_ceiling_and_balanced_at_every_window() {
     for clock in [Clock::Service, Clock::Order] {
         for window in [1, 8, 48, 72, 96, 192] {
-            for seed in 1..=3 {
+            for seed in 1..=2 {
                 let outcome = Run { window, clock, seed, ..REFERENCE }.outcome();
                 println!("prefix, {clock:?}, window {window}, seed {seed}: {outcome:?}");
                 assert!(outcome.hit_rate >= 0.99, "{clock:?} {window} {seed}: {outcome:?}");
