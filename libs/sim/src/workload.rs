@@ -116,7 +116,7 @@ pub fn document_text(seed: u64, index: usize, words: usize) -> String {
             // A paragraph every few sentences; the separator belongs to the sentence it opens.
             text.push_str(if sentences % 7 == 6 { "\n\n" } else { " " });
             sentences += 1;
-            text.extend(word[..1].to_uppercase().chars());
+            text.push_str(&word[..1].to_uppercase());
             text.push_str(&word[1..]);
         } else {
             text.push(' ');

@@ -1,1 +1,3 @@
 //! All services in one process, the operator's command line and the engine double.
+
+pub mod double;

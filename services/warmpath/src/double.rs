@@ -1,0 +1,287 @@
+//! The engine double: one vLLM engine for tests, demonstrations and measurements.
+//!
+//! It speaks HTTP as vLLM does (OpenAI endpoints, server-sent events, `/metrics`, `/tokenize`, its
+//! errors) and behaves like it where a router can tell: [`sim::EngineModel`] keeps the prefix
+//! cache block by block and says when each token exists. It computes nothing: answers are plain
+//! words chosen by the prompt's hash. Truth about cache hits is read here ([`DoubleHandle::stats`],
+//! `GET /stats`), never in the router's belief.
+//!
+//! - `config`, `args`: what one double is like, as a builder and as a command line
+//! - `server`, `socket`: connections, and what can be done to them
+//! - `routes`, `generate`, `pooling`, `canned`, `metrics`: the endpoints
+//! - `request`, `errors`, `wire`, `stream`, `body`: vLLM's shapes, in and out
+//! - `core`, `stats`: the model in real time, and what really happened
+//! - `fault`: what can be made to go wrong
+//!
+//! Routes of its own: `GET /stats` (totals), `GET /records` (one entry per finished sequence),
+//! `GET|POST|DELETE /fault`.
+
+mod args;
+mod body;
+mod canned;
+mod config;
+mod core;
+mod engine;
+mod errors;
+mod fault;
+mod generate;
+mod metrics;
+mod pooling;
+mod request;
+mod routes;
+mod server;
+mod socket;
+mod stats;
+mod stream;
+mod wire;
+mod words;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sim::EngineConfig;
+use tokenization::ModelFolder;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use args::{Args, run};
+use config::DoubleConfig;
+use engine::Engine;
+pub use engine::SeenRequest;
+pub use fault::{Cut, Fault, FaultKind, FaultSyntax};
+pub use stats::{SequenceRecord, Stats};
+
+/// Why a double cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum DoubleError {
+    /// Size or speed of the engine make no sense.
+    #[error(transparent)]
+    Engine(#[from] sim::Error),
+    /// One request could be longer than the cache.
+    #[error("max_model_len: {asked} tokens, but the cache holds {longest}")]
+    ContextTooLong {
+        /// The context length that was asked for.
+        asked: u32,
+        /// Tokens in all usable blocks.
+        longest: u32,
+    },
+    /// The model's name is empty.
+    #[error("model: the name is empty")]
+    NoModelName,
+    /// The listener is not usable.
+    #[error("the listener has no address: {0}")]
+    Listener(#[from] std::io::Error),
+}
+
+/// Builds a double. Every setting has a default; see [`Args`] for what they mean.
+#[derive(Clone, Debug, Default)]
+pub struct Double {
+    config: DoubleConfig,
+}
+
+impl Double {
+    /// All defaults: 600 blocks of 16 tokens, the built-in tokenizer.
+    pub fn builder() -> Self {
+        Self::default()
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut DoubleConfig)) -> Self {
+        set(&mut self.config);
+        self
+    }
+
+    /// Size and speed in one.
+    pub fn engine(self, engine: EngineConfig) -> Self {
+        self.set(|config| config.engine = engine)
+    }
+
+    /// KV cache blocks, the one that is never used included.
+    pub fn blocks(self, blocks: u32) -> Self {
+        self.set(|config| config.engine.blocks = blocks)
+    }
+
+    /// Tokens in a block.
+    pub fn block_size(self, tokens: u32) -> Self {
+        self.set(|config| config.engine.block_size = tokens)
+    }
+
+    /// Uncached prompt tokens computed in a second.
+    pub fn prefill_tokens_per_second(self, tokens: f64) -> Self {
+        self.set(|config| config.engine.prefill_tokens_per_second = tokens)
+    }
+
+    /// Fixed time of a step that prefills.
+    pub fn prefill_floor(self, floor: Duration) -> Self {
+        self.set(|config| config.engine.prefill_floor_seconds = floor.as_secs_f64())
+    }
+
+    /// Time between two output tokens.
+    pub fn itl(self, itl: Duration) -> Self {
+        self.set(|config| config.engine.itl_base_seconds = itl.as_secs_f64())
+    }
+
+    /// Requests that run at once.
+    pub fn max_running(self, requests: u32) -> Self {
+        self.set(|config| config.engine.max_running = requests)
+    }
+
+    /// The model's name.
+    pub fn model(self, name: impl Into<String>) -> Self {
+        self.set(|config| config.model = name.into())
+    }
+
+    /// The tokenizer and chat template, instead of the built-in ones.
+    pub fn model_folder(self, folder: Arc<ModelFolder>) -> Self {
+        self.set(|config| config.folder = Some(folder))
+    }
+
+    /// Longest prompt plus output in tokens, instead of all the cache holds.
+    pub fn max_model_len(self, tokens: u32) -> Self {
+        self.set(|config| config.max_model_len = tokens)
+    }
+
+    /// Output tokens of requests that set no limit.
+    pub fn default_max_tokens(self, tokens: u32) -> Self {
+        self.set(|config| config.default_max_tokens = tokens)
+    }
+
+    /// How long an idle connection is kept; zero closes it right after the response.
+    pub fn keep_alive(self, limit: Duration) -> Self {
+        self.set(|config| config.keep_alive = limit)
+    }
+
+    /// Whether generations get one canned answer without tokenising.
+    pub fn static_response(self, canned: bool) -> Self {
+        self.set(|config| config.static_response = canned)
+    }
+
+    /// One more fault from the start.
+    pub fn fault(self, fault: Fault) -> Self {
+        self.set(|config| config.faults.push(fault))
+    }
+
+    /// All faults from the start.
+    pub fn faults(self, faults: Vec<Fault>) -> Self {
+        self.set(|config| config.faults = faults)
+    }
+
+    /// Keeps the last `count` requests as they arrived, for [`DoubleHandle::take_requests`].
+    /// None by default.
+    pub fn keep_requests(self, count: usize) -> Self {
+        self.set(|config| config.keep_requests = count)
+    }
+
+    /// Serves on the listener, in tasks that live as long as the handle.
+    ///
+    /// # Errors
+    /// A setting that makes no sense.
+    pub fn spawn(self, listener: TcpListener) -> Result<DoubleHandle, DoubleError> {
+        let addr = listener.local_addr()?;
+        let engine = Arc::new(Engine::new(self.config)?);
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&engine.core).drive());
+        let server = tasks.spawn(server::serve(Arc::clone(&engine), listener, stop.clone()));
+        Ok(DoubleHandle { addr, engine, stop, server, tasks: Mutex::new(tasks) })
+    }
+}
+
+/// A running double. Dropping it kills the double.
+#[derive(Debug)]
+pub struct DoubleHandle {
+    addr: SocketAddr,
+    engine: Arc<Engine>,
+    stop: CancellationToken,
+    server: tokio::task::AbortHandle,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl DoubleHandle {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its base URL, without a slash at the end.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// Totals so far, and the load now.
+    pub fn stats(&self) -> Stats {
+        self.engine.core.stats()
+    }
+
+    /// What became of the newest sequences, in the order they left the engine. Forgotten by the
+    /// double afterwards.
+    pub fn take_records(&self) -> Vec<SequenceRecord> {
+        self.engine.core.take_records()
+    }
+
+    /// The requests as they arrived, as many as [`Double::keep_requests`] keeps. Forgotten by the
+    /// double afterwards.
+    pub fn take_requests(&self) -> Vec<SeenRequest> {
+        self.engine.take_seen()
+    }
+
+    /// Replaces all faults by one.
+    pub fn set_fault(&self, fault: Fault) {
+        self.engine.faults.set(vec![fault]);
+    }
+
+    /// Replaces all faults.
+    pub fn set_faults(&self, faults: Vec<Fault>) {
+        self.engine.faults.set(faults);
+    }
+
+    /// Ends all faults.
+    pub fn clear_faults(&self) {
+        self.engine.faults.set(Vec::new());
+    }
+
+    /// How long idle connections are kept; for connections opened from now on.
+    pub fn set_keep_alive(&self, limit: Duration) {
+        self.engine.set_keep_alive(limit);
+    }
+
+    /// Drops the prefix cache. Refused (`false`) while a request runs.
+    pub fn reset_prefix_cache(&self) -> bool {
+        self.engine.core.reset_prefix_cache()
+    }
+
+    /// Ends at once, as a killed process does: the port is closed, connections break.
+    pub async fn kill(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.shutdown().await;
+        self.closed().await;
+    }
+
+    /// Closes the port and lets the requests in flight finish, at most for `limit`; then ends.
+    pub async fn shutdown(&self, limit: Duration) {
+        self.stop.cancel();
+        let finished = async {
+            while !self.server.is_finished() {
+                tokio::time::sleep(CLOSE_POLL).await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, finished).await;
+        self.kill().await;
+    }
+
+    /// Waits until the aborted connections have let go of their sockets.
+    async fn closed(&self) {
+        let closed = async {
+            while self.stats().open_sockets > 0 {
+                tokio::time::sleep(CLOSE_POLL).await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSE_LIMIT, closed).await;
+    }
+}
+
+/// How often, and for how long at most, the end of connections is waited for.
+const CLOSE_POLL: Duration = Duration::from_millis(2);
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);

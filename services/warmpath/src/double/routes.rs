@@ -1,0 +1,346 @@
+//! Which path does what.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::body::DoubleBody;
+use super::canned;
+use super::engine::{Engine, SeenRequest, unix_seconds};
+use super::errors::EngineError;
+use super::fault::{Cut, Fault, Plan};
+use super::generate;
+use super::metrics;
+use super::pooling;
+use super::request::{self, Dialect};
+use super::socket::SocketControl;
+
+/// The largest body that is read.
+const MAX_BODY_BYTES: usize = 128 << 20;
+
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(crate) const EVENT_STREAM: HeaderValue =
+    HeaderValue::from_static("text/event-stream; charset=utf-8");
+const PROMETHEUS: HeaderValue =
+    HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
+
+/// What the double knows to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Generate(Dialect),
+    Embeddings,
+    Rerank,
+    Score,
+    RenderChat,
+    RenderCompletion,
+    Tokenize,
+    Detokenize,
+    Models,
+    Health,
+    Version,
+    Load,
+    Metrics,
+    ResetPrefixCache,
+    Faults,
+    Stats,
+    Records,
+}
+
+impl Route {
+    fn of(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/chat/completions" => Route::Generate(Dialect::Chat),
+            "/v1/completions" => Route::Generate(Dialect::Completion),
+            "/v1/embeddings" => Route::Embeddings,
+            "/v1/rerank" | "/rerank" | "/v2/rerank" => Route::Rerank,
+            "/v1/score" | "/score" => Route::Score,
+            "/v1/chat/completions/render" => Route::RenderChat,
+            "/v1/completions/render" => Route::RenderCompletion,
+            "/tokenize" => Route::Tokenize,
+            "/detokenize" => Route::Detokenize,
+            "/v1/models" => Route::Models,
+            "/health" | "/ping" => Route::Health,
+            "/version" => Route::Version,
+            "/load" => Route::Load,
+            "/metrics" => Route::Metrics,
+            "/reset_prefix_cache" => Route::ResetPrefixCache,
+            "/fault" => Route::Faults,
+            "/stats" => Route::Stats,
+            "/records" => Route::Records,
+            _ => return None,
+        })
+    }
+
+    fn methods(self) -> &'static str {
+        match self {
+            Route::Models | Route::Version | Route::Load | Route::Metrics => "GET",
+            Route::Stats | Route::Records => "GET",
+            Route::Health => "GET, POST",
+            Route::Faults => "GET, POST, DELETE",
+            _ => "POST",
+        }
+    }
+
+    fn is_inference(self) -> bool {
+        matches!(self, Route::Generate(_) | Route::Embeddings | Route::Rerank | Route::Score)
+    }
+
+    /// The double's own routes, which no fault touches.
+    fn is_control(self) -> bool {
+        matches!(self, Route::Faults | Route::Stats | Route::Records)
+    }
+}
+
+/// One request on one connection.
+pub(crate) struct Exchange<'a> {
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) control: &'a Arc<SocketControl>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) plan: Plan,
+}
+
+impl Exchange<'_> {
+    /// A whole JSON answer, the plan's faults in its middle.
+    pub(crate) fn json(&self, body: impl Into<Bytes>) -> Response<DoubleBody> {
+        let body = DoubleBody::with_faults(body.into(), &self.plan, self.control);
+        respond(StatusCode::OK, Some(JSON), body)
+    }
+
+    fn error(&self, error: &EngineError) -> Response<DoubleBody> {
+        respond(error.status, Some(JSON), DoubleBody::whole(error.body(), self.control))
+    }
+
+    fn detail(&self, status: StatusCode) -> Response<DoubleBody> {
+        let reason = status.canonical_reason().unwrap_or_default();
+        let body = json!({ "detail": reason }).to_string();
+        respond(status, Some(JSON), DoubleBody::whole(body.into(), self.control))
+    }
+
+    fn empty(&self) -> Response<DoubleBody> {
+        respond(StatusCode::OK, None, DoubleBody::whole(Bytes::new(), self.control))
+    }
+}
+
+pub(crate) fn respond(
+    status: StatusCode,
+    content_type: Option<HeaderValue>,
+    body: DoubleBody,
+) -> Response<DoubleBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    if let Some(content_type) = content_type {
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+    }
+    response
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// The connection is to be closed without an answer.
+pub(crate) async fn handle(
+    engine: &Arc<Engine>,
+    control: &Arc<SocketControl>,
+    request: Request<Incoming>,
+) -> io::Result<Response<DoubleBody>> {
+    control.begin();
+    let (head, body) = request.into_parts();
+    let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(io::Error::other)?;
+    let body = body.to_bytes();
+    let route = Route::of(head.uri.path());
+    engine.note_seen(|| SeenRequest {
+        method: head.method.clone(),
+        target: head.uri.to_string(),
+        headers: head.headers.clone(),
+        body: body.clone(),
+    });
+    let inference = route.is_some_and(Route::is_inference);
+    if inference {
+        engine.core.requests.fetch_add(1, Ordering::Relaxed);
+    }
+    let plan = match route {
+        Some(route) if route.is_control() => Plan::default(),
+        _ => engine.faults.plan(inference),
+    };
+    let exchange = Exchange { engine, control, headers: head.headers, body, plan };
+    if let Some(response) = exchange.early_fault().await? {
+        return Ok(response);
+    }
+    let Some(route) = route else { return Ok(exchange.detail(StatusCode::NOT_FOUND)) };
+    if !route.methods().split(", ").any(|method| method == head.method.as_str()) {
+        let mut response = exchange.detail(StatusCode::METHOD_NOT_ALLOWED);
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(route.methods()));
+        return Ok(response);
+    }
+    let answer = exchange.answer(route, &head.method).await;
+    Ok(answer.unwrap_or_else(|error| exchange.error(&error)))
+}
+
+impl Exchange<'_> {
+    /// The faults that come before anything is computed.
+    async fn early_fault(&self) -> io::Result<Option<Response<DoubleBody>>> {
+        if self.plan.one_byte_writes {
+            self.control.write_byte_by_byte();
+        }
+        if let Some(delay) = self.plan.delay {
+            tokio::time::sleep(delay).await;
+        }
+        if let Some(how) = self.plan.drop {
+            if how == Cut::Reset {
+                self.control.reset_on_close();
+            }
+            return Err(io::Error::other("the connection is closed on purpose"));
+        }
+        if let Some((status, retry_after)) = self.plan.status {
+            let mut response = self.error(&EngineError::injected(status));
+            if let Some(seconds) = retry_after {
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+            }
+            return Ok(Some(response));
+        }
+        if self.plan.silent {
+            let kind = if canned::asks_for_stream(&self.body) { EVENT_STREAM } else { JSON };
+            let body = DoubleBody::silent(self.control);
+            return Ok(Some(respond(StatusCode::OK, Some(kind), body)));
+        }
+        Ok(None)
+    }
+
+    async fn answer(
+        &self,
+        route: Route,
+        method: &Method,
+    ) -> Result<Response<DoubleBody>, EngineError> {
+        let engine = self.engine;
+        match route {
+            Route::Generate(dialect) if engine.config.static_response => {
+                Ok(canned::answer(self, dialect))
+            }
+            Route::Generate(dialect) => generate::answer(self, dialect).await,
+            Route::Embeddings => Ok(self.json(pooling::embeddings(engine, &self.parsed()?)?)),
+            Route::Rerank => Ok(self.json(pooling::rerank(engine, &self.parsed()?)?)),
+            Route::Score => Ok(self.json(pooling::score(engine, &self.parsed()?)?)),
+            Route::RenderChat => Ok(self.json(generate::render(self, Dialect::Chat)?)),
+            Route::RenderCompletion => Ok(self.json(generate::render(self, Dialect::Completion)?)),
+            Route::Tokenize => self.tokenize(),
+            Route::Detokenize => self.detokenize(),
+            Route::Models => Ok(self.json(models(engine))),
+            Route::Health => Ok(self.empty()),
+            Route::Version => Ok(self.json(json!({"version": VERSION}).to_string())),
+            Route::Load => {
+                let stats = engine.core.stats();
+                let load = stats.running + stats.waiting;
+                Ok(self.json(json!({ "server_load": load }).to_string()))
+            }
+            Route::Metrics => {
+                let page = DoubleBody::whole(metrics::page(engine).into(), self.control);
+                Ok(respond(StatusCode::OK, Some(PROMETHEUS), page))
+            }
+            Route::ResetPrefixCache => {
+                let done = engine.core.reset_prefix_cache();
+                tracing::debug!(done, "prefix cache reset asked for");
+                Ok(self.empty())
+            }
+            Route::Faults => self.faults(method),
+            Route::Stats => Ok(self.json(to_json(&engine.core.stats()))),
+            Route::Records => Ok(self.json(to_json(&engine.core.records()))),
+        }
+    }
+
+    /// The body as JSON, of a model that is served here.
+    pub(crate) fn parsed(&self) -> Result<Value, EngineError> {
+        let body = request::parse(&self.body)?;
+        request::check_model(&body, &self.engine.config.model)?;
+        Ok(body)
+    }
+
+    fn tokenize(&self) -> Result<Response<DoubleBody>, EngineError> {
+        let body = self.parsed()?;
+        let tokens = if request::field(&body, "messages").is_some() {
+            request::chat_tokens(self.engine, &body)?
+        } else {
+            let prompt = request::field(&body, "prompt").and_then(Value::as_str);
+            let prompt = prompt.ok_or_else(|| request::missing(&body, "prompt"))?;
+            let special = body.get("add_special_tokens").and_then(Value::as_bool).unwrap_or(true);
+            let tokens = self.engine.folder.tokenize_text(prompt, special);
+            tokens.map_err(|error| EngineError::unrenderable(error.to_string()))?
+        };
+        let answer = json!({
+            "count": tokens.len(),
+            "max_model_len": self.engine.config.max_model_len,
+            "tokens": tokens,
+            "token_strs": null,
+        });
+        Ok(self.json(answer.to_string()))
+    }
+
+    fn detokenize(&self) -> Result<Response<DoubleBody>, EngineError> {
+        let body = self.parsed()?;
+        let tokens = request::field(&body, "tokens").and_then(request::token_ids);
+        let tokens = tokens.ok_or_else(|| request::missing(&body, "tokens"))?;
+        Ok(self.json(json!({ "prompt": self.engine.folder.decode(&tokens) }).to_string()))
+    }
+
+    /// Reads, replaces or clears the faults: `{"faults": ["close,times=2", …]}`.
+    fn faults(&self, method: &Method) -> Result<Response<DoubleBody>, EngineError> {
+        let faults = &self.engine.faults;
+        if *method == Method::DELETE {
+            faults.set(Vec::new());
+        } else if *method == Method::POST {
+            let body = request::parse(&self.body)?;
+            let specs = body.get("faults").and_then(Value::as_array);
+            let specs = specs.ok_or_else(|| request::missing(&body, "faults"))?;
+            let parsed: Result<Vec<Fault>, _> =
+                specs.iter().map(|spec| spec.as_str().unwrap_or_default().parse()).collect();
+            let parsed =
+                parsed.map_err(|error| EngineError::bad_request("faults", format!("{error}")))?;
+            faults.set(parsed);
+        }
+        let specs: Vec<String> = faults.current().iter().map(ToString::to_string).collect();
+        Ok(self.json(json!({ "faults": specs }).to_string()))
+    }
+}
+
+/// The vLLM version whose behaviour this is.
+const VERSION: &str = "0.32.0";
+
+fn models(engine: &Engine) -> String {
+    let config = &engine.config;
+    json!({"object": "list", "data": [{
+        "id": config.model,
+        "object": "model",
+        "created": unix_seconds(),
+        "owned_by": "vllm",
+        "root": config.model,
+        "parent": null,
+        "max_model_len": config.max_model_len,
+        "permission": [{
+            "id": format!("modelperm-{:016x}", engine.started),
+            "object": "model_permission",
+            "created": engine.started,
+            "allow_create_engine": false,
+            "allow_sampling": true,
+            "allow_logprobs": true,
+            "allow_search_indices": false,
+            "allow_view": true,
+            "allow_fine_tuning": false,
+            "organization": "*",
+            "group": null,
+            "is_blocking": false,
+        }],
+    }]})
+    .to_string()
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    // Plain structs of numbers and strings always serialise.
+    serde_json::to_string(value).unwrap_or_default()
+}
