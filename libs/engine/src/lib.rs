@@ -6,7 +6,7 @@
 //!
 //! - [`metrics`]: the Prometheus text format
 //! - [`vllm`], [`llama_cpp`]: what each engine's page says of load and cache
-//! - [`detect`]: which engine it is
+//! - [`mod@detect`]: which engine it is
 //! - [`models`][]: `/v1/models`
 //! - [`tokens`]: answers of the engine's tokenizer, to compare with ours
 

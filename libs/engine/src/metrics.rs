@@ -54,6 +54,16 @@ impl<'a> Page<'a> {
         self.samples.iter().filter(move |sample| sample.name == name)
     }
 
+    /// The value of a metric's first sample, whatever its labels.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.named(name).next().map(|sample| sample.value)
+    }
+
+    /// The sum over a metric's samples; `None` if the page has none.
+    pub fn sum(&self, name: &str) -> Option<f64> {
+        self.named(name).map(|sample| sample.value).reduce(|sum, value| sum + value)
+    }
+
     /// Whether any metric's name begins so.
     pub fn has_prefix(&self, prefix: &str) -> bool {
         self.samples.iter().any(|sample| sample.name.starts_with(prefix))

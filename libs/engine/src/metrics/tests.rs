@@ -57,6 +57,13 @@ fn lines_that_are_no_samples_are_counted_and_the_others_read() {
 }
 
 #[test]
+fn a_metric_is_read_by_its_first_sample_or_summed_over_its_labels() {
+    let page = parse("m{a=\"1\"} 2\nn 1\nm{a=\"2\"} 3\n");
+    assert_eq!((page.value("m"), page.sum("m")), (Some(2.0), Some(5.0)));
+    assert_eq!((page.value("x"), page.sum("x")), (None, None));
+}
+
+#[test]
 fn samples_beyond_the_bound_are_counted_only() {
     let page = "m 1\n".repeat(MAX_SAMPLES + 3);
     let page = parse(&page);

@@ -40,6 +40,20 @@ fn a_control_character_deep_in_a_long_string_is_found() {
 }
 
 #[test]
+fn special_bytes_are_found_at_every_place_among_any_others() {
+    for special in [b'"', b'\\', 0, 0x1f, b'\n'] {
+        for filler in [b' ', b'!', b'#', b'[', b']', 0x7f, 0x80, 0xa2, 0xdc, 0xff] {
+            for at in 0..40 {
+                let mut text = vec![filler; 40];
+                assert_eq!(plain_prefix(&text), 40);
+                text[at] = special;
+                assert_eq!(plain_prefix(&text), at, "{special:#x} among {filler:#x}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_python_takes_beyond_json_is_taken() {
     for text in
         ["NaN", "Infinity", "-Infinity", r#""\ud800""#, "1e400", "123456789012345678901234567890"]
