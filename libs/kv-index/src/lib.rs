@@ -1,4 +1,68 @@
 //! Which backend rank holds which prefix, and what its engine will evict next.
+//!
+//! A [`KvIndex`] is a path-compressed radix tree over block keys. It is synchronous, has no
+//! clock and does no I/O: callers tell it what was sent, started and ended, and ask it who
+//! holds the longest prefix of a prompt.
+//!
+//! ```
+//! use domain::BlockKey;
+//! use kv_index::{KvIndex, Matches};
+//!
+//! let mut index = KvIndex::new();
+//! let rank = index.add_rank(600);
+//! let prompt = [BlockKey(11), BlockKey(12), BlockKey(13)];
+//!
+//! let mut booking = index.book(rank, &prompt, 1); // three full blocks and a partial one
+//! index.start(&mut booking);
+//! index.finish(booking, 0);
+//!
+//! let mut matches = Matches::default();
+//! index.match_prefix(&prompt, &mut matches);
+//! assert_eq!(matches.get(rank).map(|m| m.confirmed_blocks), Some(3));
+//! ```
+//!
+//! # The engine that is mirrored
+//! vLLM's block pool, for each rank on its own:
+//! - A block is pinned while a started request holds it, holds nothing, or waits in the *free
+//!   order* with its content until its room is needed.
+//! - Ends decide the order, not starts. At a request's end its blocks go to the back of the
+//!   order, the last block first, so that eviction eats prompts from their tails. Blocks
+//!   without content are used before anything is evicted.
+//! - A block that several requests hold is freed at the last one's end.
+//! - A prompt that ends exactly with a block and is resident as a whole has its last block
+//!   computed again. That second physical copy takes room of its own; a hit takes the older
+//!   copy, and the content is there as long as one copy is.
+//! - Blocks without keys (a partial tail, output) take room; cached output stays in the order.
+//! - A start that needs more room than there is pins beyond the capacity, and later ends go to
+//!   settle it. The mirror is a prediction and never refuses.
+//!
+//! Bookings lie over this as an overlay: from [`KvIndex::book`] on the prompt counts as the
+//! rank's in matches, but takes no room until [`KvIndex::start`].
+//!
+//! # Shape
+//! A node is a run of keys (its label) with one holder per rank: how many
+//! leading blocks of the label are resident, pins, bookings, and neighbours in the rank's free
+//! order. So the order costs an entry per run, not per block, and eviction cuts a run's tail. A
+//! table finds an edge by its first key; it counts only below the node that was just matched.
+//!
+//! # Invariants
+//! The tests check these after random operations, beside equality with a model that keeps every
+//! physical block:
+//! 1. A rank that holds or has booked part of a node has the whole of every ancestor. So a
+//!    match is contiguous by construction, and a holder's depth is that of its deepest node.
+//! 2. A pinned holder has the whole label. A holder is in its rank's free order exactly if it
+//!    has blocks and no pins, and its blocks stand there in one run, the last one first.
+//! 3. A node boundary stands wherever pins, bookings or the run in the free order of some rank
+//!    differ. A parent and its only child are joined only when no rank needs the boundary; how
+//!    far a rank's residency reaches is no reason for one.
+//! 4. A node without children has a rank for which its whole label counts; otherwise the label
+//!    is cut or the node freed.
+//! 5. A node with further physical copies has a one-block label. Its holder stands for the
+//!    oldest copy; when that is evicted the next takes its part.
+//! 6. Pinned and queued blocks together exceed the capacity only if nothing is queued.
+//! 7. While entries of a removed rank are left, 1 and 4 hold for the other ranks only, matches
+//!    skip those entries, nodes are not joined, and the slot is not given away.
+
 mod booking;
 mod index;
 mod matches;

@@ -2,6 +2,7 @@
 
 use crate::index::KvIndex;
 use crate::node::NodeId;
+use crate::rank::Rank;
 
 /// Nodes plus holders that one call looks at, at most (the last node may exceed it): some
 /// tens of microseconds.
@@ -9,13 +10,21 @@ const BUDGET: usize = 1024;
 
 /// Progress of the walk over the arena. The walk needs no list of a rank's entries: nodes
 /// that it has passed get no entry of a removed rank again.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub(crate) struct Sweep {
+    /// See [`BUDGET`].
+    pub(crate) budget: usize,
     cursor: NodeId,
     /// Slots whose entries this walk removes.
     batch: Vec<u32>,
     /// Slots removed since it began; the next walk takes them.
     waiting: Vec<u32>,
+}
+
+impl Default for Sweep {
+    fn default() -> Self {
+        Sweep { budget: BUDGET, cursor: 0, batch: Vec::new(), waiting: Vec::new() }
+    }
 }
 
 impl Sweep {
@@ -39,7 +48,7 @@ impl KvIndex {
             self.sweep.cursor = 0;
         }
         let mut spent = 0;
-        while spent < BUDGET && self.sweep.cursor < self.tree.end() {
+        while spent < self.sweep.budget && self.sweep.cursor < self.tree.end() {
             let id = self.sweep.cursor;
             spent += 1 + self.tree.node(id).holders.len();
             self.sweep_node(id);
@@ -47,7 +56,7 @@ impl KvIndex {
         }
         if self.sweep.cursor >= self.tree.end() {
             for slot in std::mem::take(&mut self.sweep.batch) {
-                self.ranks[slot as usize] = crate::rank::Rank::new(0);
+                self.ranks[slot as usize] = Rank::new(0);
                 self.vacant_slots.push(slot);
             }
         }

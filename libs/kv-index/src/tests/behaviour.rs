@@ -207,6 +207,17 @@ fn nodes_join_again_when_nothing_needs_the_boundary() {
 }
 
 #[test]
+fn a_branch_that_goes_leaves_no_boundary_behind() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(100);
+    serve(&mut index, slot, &keys(0..20), 1);
+    let branch = index.book(slot, &[keys(0..8), keys(100..105)].concat(), 1);
+    assert_eq!(index.stats().nodes, 3);
+    index.rollback(branch);
+    assert_eq!(index.stats().nodes, 1);
+}
+
+#[test]
 fn matches_list_every_holder_at_its_own_depth() {
     let mut index = KvIndex::new();
     let slots: Vec<_> = (0..40).map(|_| index.add_rank(1_000)).collect();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::model::Prefix;
-use crate::node::{NO_NODE, Node, NodeId, Place, Target};
+use crate::node::{Holder, NO_NODE, Node, NodeId, Place, Target};
 use crate::rank::ExtraKind;
 use crate::{KvIndex, Slot};
 
@@ -100,7 +100,8 @@ impl KvIndex {
         assert_eq!((node.full as usize, node.confirmed as usize), (full, confirmed));
         assert!(node.children > 0 || node.full > 0, "the end of {id} is no one's");
         assert!(node.holders.is_sorted_by(|a, b| a.slot < b.slot));
-        let copies: u32 = self.ranks.iter().map(|rank| rank.copies_of(id)).sum();
+        let of_holder = |h: &Holder| self.ranks[h.slot as usize].copies_of(id);
+        let copies: u32 = node.holders.iter().map(of_holder).sum();
         assert_eq!(node.copies, copies);
         assert!(copies == 0 || label_len == 1);
         for holder in &node.holders {
