@@ -135,7 +135,8 @@ pub struct BodyView<'a> {
     pub cache_salt: Option<Cow<'a, str>>,
     text: &'a str,
     kind: RouteKind,
-    entries: [Option<Entry>; Field::COUNT],
+    /// Our fields, in the body's order. A request has a handful.
+    entries: Vec<(Field, Entry)>,
     members: usize,
     close: usize,
     stream_options: read::StreamOptions,
@@ -163,7 +164,7 @@ impl<'a> BodyView<'a> {
             cache_salt: None,
             text,
             kind,
-            entries: [const { None }; Field::COUNT],
+            entries: Vec::with_capacity(8),
             members: 0,
             close: 0,
             stream_options: read::StreamOptions::default(),
@@ -178,26 +179,27 @@ impl<'a> BodyView<'a> {
         let mut cursor = Cursor::new(self.text.as_bytes());
         cursor.enter(b'{')?;
         let mut first = true;
-        let mut before: Option<Field> = None;
+        let mut ours_before = false;
         while let Some(key) = cursor.next_key(&mut first)? {
             let comma_before = (self.members > 0).then(|| cursor.last_comma());
-            if let Some(entry) = before.take().and_then(|field| self.entries[field.slot()].as_mut())
-            {
+            if ours_before && let Some((_, entry)) = self.entries.last_mut() {
                 entry.comma_after = comma_before;
             }
             let name = read::unescape(self.text, &key);
             let start = key.inner.start - 1;
             let value = cursor.value()?;
-            if let Some(field) = name.and_then(|name| Field::from_name(&name)) {
-                let member = start..value.end;
-                let index = self.members;
-                let entry = Entry { index, member, value, comma_before, comma_after: None };
-                if self.entries[field.slot()].replace(entry).is_some() {
+            let field = name.and_then(|name| Field::from_name(&name));
+            ours_before = field.is_some();
+            if let Some(field) = field {
+                if self.entry(field).is_some() {
                     let name = field.as_str();
                     let message = format!("'{name}' is given twice; give it once");
                     return Err(BodyError::invalid(message, Some(name)));
                 }
-                before = Some(field);
+                let member = start..value.end;
+                let index = self.members;
+                let entry = Entry { index, member, value, comma_before, comma_after: None };
+                self.entries.push((field, entry));
             }
             self.members += 1;
         }
@@ -320,7 +322,7 @@ impl<'a> BodyView<'a> {
     }
 
     pub(crate) fn entry(&self, field: Field) -> Option<&Entry> {
-        self.entries[field.slot()].as_ref()
+        self.entries.iter().find(|(found, _)| *found == field).map(|(_, entry)| entry)
     }
 
     pub(crate) fn body_text(&self) -> &'a str {

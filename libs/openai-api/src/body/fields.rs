@@ -15,9 +15,6 @@ macro_rules! fields {
             /// Every field.
             pub const ALL: &[Field] = &[$(Field::$variant,)*];
 
-            /// How many there are.
-            pub(crate) const COUNT: usize = Field::ALL.len();
-
             /// The key as it stands in a body.
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -87,12 +84,6 @@ fields! {
     SessionId = "session_id",
     /// Cuts the prompt to so many tokens.
     TruncatePromptTokens = "truncate_prompt_tokens",
-}
-
-impl Field {
-    pub(crate) const fn slot(self) -> usize {
-        self as usize
-    }
 }
 
 impl RouteKind {
