@@ -170,3 +170,6 @@ pub(crate) fn truncation(body: &Json) -> Option<(usize, TruncationSide)> {
     };
     Some((usize::try_from(keep).ok()?, side))
 }
+
+#[cfg(test)]
+mod tests;

@@ -260,3 +260,6 @@ fn samples(tokenizer: &Tokenizer) -> Vec<String> {
     all.push(SAMPLES.join("\n").repeat(4));
     all
 }
+
+#[cfg(test)]
+mod tests;

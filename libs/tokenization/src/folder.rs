@@ -262,3 +262,6 @@ fn hash_of(files: &[Option<&[u8]>]) -> String {
     }
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests;

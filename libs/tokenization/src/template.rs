@@ -201,3 +201,6 @@ fn failure(error: &minijinja::Error) -> RenderError {
 fn describe(error: &minijinja::Error) -> String {
     error.to_string()
 }
+
+#[cfg(test)]
+mod tests;

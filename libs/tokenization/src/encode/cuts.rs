@@ -27,7 +27,7 @@ const SEGMENT_MIN_BYTES: usize = 256;
 
 /// The splitting expressions of GPT-2 (built into `ByteLevel`), Llama 3, Qwen 2 and later, and
 /// o200k, as they stand in published tokenizer files.
-const KNOWN_PATTERNS: [&str; 5] = [
+pub(super) const KNOWN_PATTERNS: [&str; 5] = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",

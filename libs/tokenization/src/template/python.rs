@@ -3,14 +3,37 @@
 use std::fmt::Write;
 
 use minijinja::value::{Kwargs, ValueKind, from_args};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
 
 /// Adds the helpers to an environment.
 pub(super) fn add_to(env: &mut Environment<'static>) {
     env.add_filter("tojson", to_json);
     env.add_function("raise_exception", raise_exception);
     env.add_function("strftime_now", strftime_now);
+    env.add_test("iterable", is_iterable);
+    env.add_test("sequence", is_sequence);
+    env.set_formatter(print_value);
     env.set_unknown_method_callback(method);
+}
+
+/// Whether Python could loop over it. Undefined counts as empty there, none does not.
+fn is_iterable(value: &Value) -> bool {
+    is_sequence(value) || value.kind() == ValueKind::Iterable
+}
+
+/// Whether it has a length and items in Python, which strings and dicts have as well.
+fn is_sequence(value: &Value) -> bool {
+    use ValueKind::{Bytes, Map, Seq, String, Undefined};
+    matches!(value.kind(), Undefined | String | Bytes | Seq | Map)
+}
+
+/// Prints as the engine does, but floats as Python.
+fn print_value(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    if value.kind() == ValueKind::Number && !value.is_integer() {
+        let text = number(value);
+        return out.write_str(&text).map_err(Error::from);
+    }
+    escape_formatter(out, state, value)
 }
 
 /// `{% generation %}` marks what a model wrote, for training. It prints what is inside it, which
