@@ -1,1 +1,51 @@
 //! The edge: auth, limits, tokenising, streaming, failover.
+//!
+//! One request's way: route → tenant → limits → body → block keys → routing
+//! decision → engine → the commit point → the client's body. The edge keeps no state that a
+//! second one would need, and never chooses a backend by itself.
+//!
+//! - `server`, `stall`: client connections
+//! - `api`, `endpoint`, `refusal`, `models`, `debug_headers`: requests and the gateway's answers
+//! - [`auth`], `tenant`, `limits`: who asks, and how much
+//! - `prepare`, `keys`, `fleet`: from a body to block keys
+//! - `forward`, `lease`: attempts, each with its booking
+//! - `upstream`: the HTTP client towards the engines
+//! - `exchange`, `response`, `timer`: an engine's answer on its way to the client
+//! - `headers`: what passes between the two sides
+//! - `metrics`, `record`: what is counted, and the one log line per request
+
+mod api;
+pub mod auth;
+mod config;
+mod debug_headers;
+mod endpoint;
+mod error;
+mod exchange;
+mod fleet;
+mod forward;
+mod gateway;
+mod headers;
+mod keys;
+mod lease;
+mod limits;
+mod metrics;
+mod models;
+mod prepare;
+mod record;
+mod refusal;
+mod response;
+mod server;
+mod service;
+mod stall;
+mod tenant;
+mod timer;
+mod upstream;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, RawConfig, RawKey, RawTenant, RawTimeouts};
+pub use error::Error;
+pub use service::{Deps, Service};

@@ -1,0 +1,356 @@
+//! The settings of the edge: raw as they stand in the file, then checked.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{ModelId, TenantId};
+use serde::{Deserialize, Serialize};
+use settings::{HumanDuration, SettingsError};
+
+use crate::auth::{self, Keyring};
+use crate::tenant::Tenant;
+
+/// 64 MiB: a million tokens as text, or a few images as data URLs.
+const BODY_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
+/// A few file descriptors and at most 64 KiB of header buffer each.
+const MAX_CONNECTIONS: u32 = 8192;
+/// Ranks that one request is tried on. A fault that three engines share is the request's own.
+const MAX_ATTEMPTS: u32 = 3;
+/// Load balancers look at `/readyz` every second or two.
+const DRAIN_NOTICE: HumanDuration = HumanDuration::from_secs(3);
+/// The tenant of every request when no keys are configured.
+const ANONYMOUS: &str = "anonymous";
+
+/// Section `[edge]` of the config file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawConfig {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Serve without keys on an address that is not loopback.
+    pub allow_unauthenticated: bool,
+    /// Largest request body.
+    pub body_limit_bytes: u64,
+    /// Client connections open at once; further ones wait in the kernel's queue.
+    pub max_connections: u32,
+    /// Ranks that one request is tried on, the first included.
+    pub max_attempts: u32,
+    /// How long new connections are still taken once a drain has begun.
+    pub drain_notice: HumanDuration,
+    /// How long each phase may take.
+    pub timeouts: RawTimeouts,
+}
+
+impl Default for RawConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            allow_unauthenticated: false,
+            body_limit_bytes: BODY_LIMIT_BYTES,
+            max_connections: MAX_CONNECTIONS,
+            max_attempts: MAX_ATTEMPTS,
+            drain_notice: DRAIN_NOTICE,
+            timeouts: RawTimeouts::default(),
+        }
+    }
+}
+
+/// Section `[edge.timeouts]`. A stream has no limit over all of it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawTimeouts {
+    /// Making a connection to an engine, TLS included.
+    pub connect: HumanDuration,
+    /// From sending a streaming request to its first content.
+    pub first_token: HumanDuration,
+    /// Between two events of a stream.
+    pub idle: HumanDuration,
+    /// All of a request that does not stream.
+    pub total: HumanDuration,
+    /// A client that reads nothing.
+    pub write_stall: HumanDuration,
+    /// Between two pieces of a request's body.
+    pub body: HumanDuration,
+}
+
+impl Default for RawTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: HumanDuration::from_secs(2),
+            first_token: HumanDuration::from_secs(120),
+            idle: HumanDuration::from_secs(120),
+            // What the OpenAI SDKs wait for by default.
+            total: HumanDuration::from_secs(600),
+            write_stall: HumanDuration::from_secs(60),
+            body: HumanDuration::from_secs(30),
+        }
+    }
+}
+
+/// One `[[tenants]]`: who shares limits.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawTenant {
+    /// Its name in logs.
+    pub id: String,
+    /// Requests per minute; unlimited when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u32>,
+    /// Requests open at once; unlimited when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrency: Option<u32>,
+    /// Whether answers tell in headers which backend was chosen and why.
+    #[serde(default)]
+    pub debug_headers: bool,
+    /// Models it may use; all when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub models: Option<Vec<String>>,
+}
+
+/// One `[[keys]]`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawKey {
+    /// The public part, between `sk-wp-` and the last dash.
+    pub id: String,
+    /// Whose key it is.
+    pub tenant: String,
+    /// The sha256 of the secret part, as 64 hex digits.
+    pub sha256: String,
+}
+
+/// How long each phase may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    pub(crate) connect: Duration,
+    pub(crate) first_token: Duration,
+    pub(crate) idle: Duration,
+    pub(crate) total: Duration,
+    pub(crate) write_stall: Duration,
+    pub(crate) body: Duration,
+}
+
+/// The checked settings of an edge.
+#[derive(Debug)]
+pub struct Config {
+    pub(crate) listen: SocketAddr,
+    pub(crate) body_limit_bytes: usize,
+    pub(crate) max_connections: usize,
+    pub(crate) max_attempts: u32,
+    pub(crate) drain_notice: Duration,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) keyring: Keyring,
+    pub(crate) tenants: HashMap<TenantId, Arc<Tenant>>,
+    /// Whose requests these are when there are no keys.
+    pub(crate) anonymous: Arc<Tenant>,
+}
+
+impl Config {
+    /// Checks the sections `[edge]`, `[[tenants]]` and `[[keys]]`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its full key.
+    pub fn new(
+        edge: RawConfig,
+        tenants: Vec<RawTenant>,
+        keys: Vec<RawKey>,
+    ) -> Result<Self, SettingsError> {
+        let tenants = read_tenants(tenants)?;
+        let keyring = read_keys(keys, &tenants)?;
+        if keyring.is_empty() && !edge.listen.ip().is_loopback() && !edge.allow_unauthenticated {
+            return Err(SettingsError::new(
+                "edge.listen",
+                "without [[keys]] everybody is served, so only a loopback address is allowed; \
+                 add a key, or set edge.allow_unauthenticated = true",
+            ));
+        }
+        let anonymous = tenants
+            .get(ANONYMOUS)
+            .cloned()
+            .unwrap_or_else(|| Arc::new(Tenant::unlimited(TenantId::from(ANONYMOUS))));
+        Ok(Self {
+            listen: edge.listen,
+            body_limit_bytes: at_least_one(edge.body_limit_bytes, "edge.body_limit_bytes")?,
+            max_connections: at_least_one(edge.max_connections.into(), "edge.max_connections")?,
+            max_attempts: edge.max_attempts.max(1),
+            drain_notice: edge.drain_notice.get(),
+            timeouts: read_timeouts(&edge.timeouts)?,
+            keyring,
+            tenants,
+            anonymous,
+        })
+    }
+
+    /// Where clients connect.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+}
+
+fn at_least_one(value: u64, key: &str) -> Result<usize, SettingsError> {
+    match usize::try_from(value) {
+        Ok(value) if value > 0 => Ok(value),
+        _ => Err(SettingsError::new(key, "must be at least 1")),
+    }
+}
+
+fn read_timeouts(raw: &RawTimeouts) -> Result<Timeouts, SettingsError> {
+    let read = |value: HumanDuration, key: &str| match value.get() {
+        Duration::ZERO => {
+            Err(SettingsError::new(key, "must be longer than zero").under("edge.timeouts"))
+        }
+        duration => Ok(duration),
+    };
+    Ok(Timeouts {
+        connect: read(raw.connect, "connect")?,
+        first_token: read(raw.first_token, "first_token")?,
+        idle: read(raw.idle, "idle")?,
+        total: read(raw.total, "total")?,
+        write_stall: read(raw.write_stall, "write_stall")?,
+        body: read(raw.body, "body")?,
+    })
+}
+
+fn read_tenants(raw: Vec<RawTenant>) -> Result<HashMap<TenantId, Arc<Tenant>>, SettingsError> {
+    let mut tenants = HashMap::with_capacity(raw.len());
+    for (index, tenant) in raw.into_iter().enumerate() {
+        let fault = |key: &str, message: &str| {
+            SettingsError::new(key, message).under(&format!("tenants[{index}]"))
+        };
+        if tenant.id.is_empty() {
+            return Err(fault("id", "must not be empty"));
+        }
+        if tenant.requests_per_minute == Some(0) {
+            return Err(fault(
+                "requests_per_minute",
+                "must be at least 1; leave it out for no limit",
+            ));
+        }
+        if tenant.max_concurrency == Some(0) {
+            return Err(fault("max_concurrency", "must be at least 1; leave it out for no limit"));
+        }
+        let id = TenantId::new(tenant.id);
+        let models: Option<HashSet<ModelId>> =
+            tenant.models.map(|models| models.into_iter().map(ModelId::new).collect());
+        let checked = Tenant::new(
+            id.clone(),
+            tenant.requests_per_minute,
+            tenant.max_concurrency,
+            models,
+            tenant.debug_headers,
+        );
+        if tenants.insert(id, Arc::new(checked)).is_some() {
+            return Err(fault("id", "another tenant has this id"));
+        }
+    }
+    Ok(tenants)
+}
+
+fn read_keys(
+    raw: Vec<RawKey>,
+    tenants: &HashMap<TenantId, Arc<Tenant>>,
+) -> Result<Keyring, SettingsError> {
+    let mut keyring = Keyring::default();
+    for (index, key) in raw.into_iter().enumerate() {
+        let fault = |name: &str, message: &str| {
+            SettingsError::new(name, message).under(&format!("keys[{index}]"))
+        };
+        if key.id.is_empty() || !key.id.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(fault("id", "must be printable ASCII without spaces, and not empty"));
+        }
+        let tenant = TenantId::new(key.tenant);
+        if !tenants.contains_key(&tenant) {
+            return Err(fault("tenant", "no [[tenants]] entry has this id"));
+        }
+        let digest = auth::digest_from_hex(&key.sha256)
+            .ok_or_else(|| fault("sha256", "must be 64 hex digits"))?;
+        if !keyring.insert(&key.id, tenant, digest) {
+            return Err(fault("id", "another key has this id"));
+        }
+    }
+    Ok(keyring)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(id: &str) -> RawTenant {
+        RawTenant {
+            id: id.to_owned(),
+            requests_per_minute: None,
+            max_concurrency: None,
+            debug_headers: false,
+            models: None,
+        }
+    }
+
+    fn key(id: &str, tenant: &str) -> RawKey {
+        RawKey { id: id.to_owned(), tenant: tenant.to_owned(), sha256: "ab".repeat(32) }
+    }
+
+    fn fault(edge: RawConfig, tenants: Vec<RawTenant>, keys: Vec<RawKey>) -> String {
+        Config::new(edge, tenants, keys).unwrap_err().key().to_owned()
+    }
+
+    #[test]
+    fn without_keys_only_loopback_is_served_unless_told_otherwise() {
+        let open = |listen: &str, allow_unauthenticated| RawConfig {
+            listen: listen.parse().unwrap(),
+            allow_unauthenticated,
+            ..RawConfig::default()
+        };
+        assert!(Config::new(open("127.0.0.1:1", false), vec![], vec![]).is_ok());
+        assert!(Config::new(open("[::1]:1", false), vec![], vec![]).is_ok());
+        assert_eq!(fault(open("0.0.0.0:1", false), vec![], vec![]), "edge.listen");
+        assert!(Config::new(open("0.0.0.0:1", true), vec![], vec![]).is_ok());
+        let keys = (vec![tenant("a")], vec![key("k", "a")]);
+        assert!(Config::new(open("0.0.0.0:1", false), keys.0, keys.1).is_ok());
+    }
+
+    #[test]
+    fn faults_name_their_key() {
+        let edge = RawConfig::default;
+        let keys = |list: Vec<RawKey>| fault(edge(), vec![tenant("a")], list);
+        assert_eq!(keys(vec![key("k", "b")]), "keys[0].tenant");
+        assert_eq!(keys(vec![key("k", "a"), key("k", "a")]), "keys[1].id");
+        assert_eq!(keys(vec![key("", "a")]), "keys[0].id");
+        let short = RawKey { sha256: "ab".to_owned(), ..key("k", "a") };
+        assert_eq!(keys(vec![short]), "keys[0].sha256");
+        assert_eq!(fault(edge(), vec![tenant("a"), tenant("a")], vec![]), "tenants[1].id");
+        let none = RawTenant { requests_per_minute: Some(0), ..tenant("a") };
+        assert_eq!(fault(edge(), vec![none], vec![]), "tenants[0].requests_per_minute");
+        let never = RawConfig {
+            timeouts: RawTimeouts { idle: HumanDuration::from_secs(0), ..RawTimeouts::default() },
+            ..edge()
+        };
+        assert_eq!(fault(never, vec![], vec![]), "edge.timeouts.idle");
+        assert_eq!(
+            fault(RawConfig { body_limit_bytes: 0, ..edge() }, vec![], vec![]),
+            "edge.body_limit_bytes"
+        );
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused() {
+        for json in [
+            r#"{"listn": "127.0.0.1:1"}"#,
+            r#"{"timeouts": {"conect": "2s"}}"#,
+            r#"{"timeouts": {"connect": 2}}"#,
+        ] {
+            assert!(serde_json::from_str::<RawConfig>(json).is_err(), "{json}");
+        }
+        assert!(serde_json::from_str::<RawTenant>(r#"{"id": "a", "rpm": 1}"#).is_err());
+        assert!(serde_json::from_str::<RawKey>(r#"{"id": "a", "secret": "s"}"#).is_err());
+    }
+
+    #[test]
+    fn an_entry_called_anonymous_limits_requests_without_keys() {
+        let limited = RawTenant { max_concurrency: Some(1), ..tenant("anonymous") };
+        let config = Config::new(RawConfig::default(), vec![limited], vec![]).unwrap();
+        let _open = config.anonymous.open().unwrap();
+        assert!(config.anonymous.open().is_none());
+    }
+}

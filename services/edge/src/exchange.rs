@@ -1,0 +1,477 @@
+//! One engine's answer to one attempt: read, understood, and handed on.
+//!
+//! The same object first holds the beginning of an answer back, while a failure can still be
+//! mended by asking another engine, and is then polled by the client's response body. Bytes go
+//! through unchanged, but for a usage event that the gateway asked for on its own account.
+
+mod plain;
+mod sse;
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::{ErrorCode, FailureClass, Moment, Usage};
+use openai_api::ApiError;
+
+use self::plain::UsageTap;
+use self::sse::EventReader;
+use crate::lease::Lease;
+use crate::metrics::Outcome;
+use crate::timer::Timer;
+use crate::upstream::UpstreamBody;
+
+/// What is held back before the commit point, at most.
+const HOLD_BYTES: usize = 4096;
+/// How long it is held back, at most.
+const HOLD_TIME: Duration = Duration::from_secs(10);
+/// After its end marker an engine gets this long to end the answer.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How long an answer may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Limits {
+    /// A stream: until the first content, and between two reads after it.
+    Stream {
+        /// When the first content must be there.
+        first_token_by: Moment,
+        /// Between two reads after it.
+        idle: Duration,
+    },
+    /// Everything else: until its end.
+    Whole {
+        /// When the answer must be there.
+        by: Moment,
+    },
+}
+
+/// An answer in course.
+pub(crate) struct Exchange {
+    upstream: Option<UpstreamBody>,
+    reader: Reader,
+    lease: Lease,
+    limits: Limits,
+    timer: Timer,
+    ready: VecDeque<Bytes>,
+    ready_bytes: usize,
+    last_read: Moment,
+    phase: Phase,
+    summary: Summary,
+}
+
+/// What an answer came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) usage: Option<Usage>,
+    pub(crate) first_token_at: Option<Moment>,
+    /// How it ended; `None` while it is in course.
+    pub(crate) end: Option<(Outcome, Option<ErrorCode>)>,
+}
+
+enum Reader {
+    /// An event stream.
+    Events(EventReader),
+    /// An answer that is not streamed, watched for its usage.
+    Plain(UsageTap),
+    /// Bytes that are none of our business.
+    Opaque,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Nothing was handed on: another engine may still answer.
+    Held,
+    /// Bytes go to the client.
+    Open,
+    /// The end is noted; what is ready is still to be handed on.
+    Ended,
+    /// The client must see that the answer broke.
+    Broken,
+}
+
+/// What became of the hold.
+pub(crate) enum Commit {
+    /// The answer goes to the client.
+    Ready,
+    /// The attempt failed before its first content, like this; the answer as far as it came can
+    /// still be handed on.
+    Failed(FailureClass),
+}
+
+impl Exchange {
+    /// An answer whose head has come and says that all is well.
+    pub(crate) fn new(
+        upstream: UpstreamBody,
+        lease: Lease,
+        limits: Limits,
+        form: Form,
+        now: Moment,
+    ) -> Self {
+        let reader = match form {
+            Form::Events { drop_usage } => Reader::Events(EventReader::new(drop_usage)),
+            Form::Plain => Reader::Plain(UsageTap::default()),
+            Form::Opaque => Reader::Opaque,
+        };
+        Self {
+            upstream: Some(upstream),
+            reader,
+            lease,
+            limits,
+            timer: Timer::default(),
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            last_read: now,
+            phase: Phase::Held,
+            summary: Summary::default(),
+        }
+    }
+
+    /// An answer that is handed on whatever it says: an engine's error.
+    pub(crate) fn passing(
+        upstream: UpstreamBody,
+        lease: Lease,
+        limits: Limits,
+        outcome: Outcome,
+        now: Moment,
+    ) -> Self {
+        let mut exchange = Self::new(upstream, lease, limits, Form::Opaque, now);
+        exchange.summary.end = Some((outcome, None));
+        exchange
+    }
+
+    /// Waits until the answer is good to be handed on, or has failed.
+    pub(crate) async fn commit(&mut self) -> Commit {
+        let hold_until = lifecycle::monotonic() + HOLD_TIME;
+        poll_fn(|cx| self.poll_commit(cx, hold_until)).await
+    }
+
+    fn poll_commit(&mut self, cx: &mut Context<'_>, hold_until: Moment) -> Poll<Commit> {
+        loop {
+            if let Some(fault) = self.held_error() {
+                return Poll::Ready(self.fail_held(fault.class));
+            }
+            if self.is_committed() {
+                self.release();
+                return Poll::Ready(Commit::Ready);
+            }
+            match self.poll_read(cx) {
+                Poll::Ready(Read::Some) => {}
+                Poll::Ready(Read::End) => {
+                    if let Err(fault) = self.check_end() {
+                        return Poll::Ready(self.fail_held(fault.class));
+                    }
+                    self.end_well();
+                }
+                Poll::Ready(Read::Broken(fault)) => {
+                    return Poll::Ready(self.fail_held(fault.class));
+                }
+                Poll::Pending => {
+                    let deadline = self.deadline();
+                    match self.timer.poll_until(cx, deadline.min(hold_until)) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(()) if deadline <= lifecycle::monotonic() => {
+                            return Poll::Ready(self.fail_held(FailureClass::Timeout));
+                        }
+                        Poll::Ready(()) => self.release(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the answer may no longer be given up.
+    fn is_committed(&self) -> bool {
+        if self.phase != Phase::Held || self.ready_bytes > HOLD_BYTES {
+            return true;
+        }
+        match &self.reader {
+            Reader::Events(events) => events.is_committed(),
+            Reader::Plain(_) | Reader::Opaque => self.ready_bytes > 0,
+        }
+    }
+
+    /// An error that the engine sent in place of content.
+    fn held_error(&self) -> Option<Fault> {
+        match &self.reader {
+            Reader::Events(events) if self.phase == Phase::Held => {
+                events.error().map(Fault::of_error)
+            }
+            _ => None,
+        }
+    }
+
+    fn fail_held(&mut self, class: FailureClass) -> Commit {
+        self.lease.fail(class);
+        Commit::Failed(class)
+    }
+
+    /// Lets an answer that failed before its first content go to the client after all, since
+    /// there is no other.
+    pub(crate) fn release(&mut self) {
+        if self.phase == Phase::Held {
+            self.phase = Phase::Open;
+        }
+    }
+
+    /// The next piece for the client. An error breaks the client's connection.
+    pub(crate) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Broken>>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                self.ready_bytes -= bytes.len();
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            match self.phase {
+                Phase::Ended => return Poll::Ready(None),
+                Phase::Broken => return Poll::Ready(Some(Err(Broken))),
+                Phase::Held | Phase::Open => {}
+            }
+            match self.poll_read(cx) {
+                Poll::Ready(Read::Some) => {}
+                Poll::Ready(Read::End) => match self.check_end() {
+                    Ok(()) => self.end_well(),
+                    Err(fault) => self.end_badly(fault),
+                },
+                Poll::Ready(Read::Broken(fault)) => self.end_badly(fault),
+                Poll::Pending => {
+                    let deadline = self.deadline();
+                    if self.timer.poll_until(cx, deadline).is_pending() {
+                        return Poll::Pending;
+                    }
+                    self.end_badly(Fault::timeout());
+                }
+            }
+        }
+    }
+
+    /// Whether [`poll_next`](Self::poll_next) has nothing more to give.
+    pub(crate) fn is_end(&self) -> bool {
+        self.phase == Phase::Ended && self.ready.is_empty()
+    }
+
+    /// What is known of the answer so far.
+    pub(crate) fn summary(&self) -> Summary {
+        self.summary
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Read> {
+        let Some(upstream) = &mut self.upstream else { return Poll::Ready(Read::End) };
+        match upstream.poll_next(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(None) => {
+                self.upstream = None;
+                Poll::Ready(Read::End)
+            }
+            Poll::Ready(Some(Err(_))) => {
+                self.upstream = None;
+                Poll::Ready(Read::Broken(Fault::cut()))
+            }
+            Poll::Ready(Some(Ok(frame))) => {
+                // Trailers carry nothing for a client here and are dropped.
+                if let Ok(bytes) = frame.into_data() {
+                    self.take(bytes);
+                }
+                Poll::Ready(Read::Some)
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: Bytes) {
+        let now = lifecycle::monotonic();
+        self.last_read = now;
+        match &mut self.reader {
+            Reader::Events(events) => {
+                events.read(bytes, &mut self.ready);
+                self.ready_bytes = self.ready.iter().map(Bytes::len).sum();
+                self.note_events(now);
+            }
+            Reader::Plain(tap) => {
+                tap.observe(&bytes);
+                self.hand_on(bytes);
+            }
+            Reader::Opaque => self.hand_on(bytes),
+        }
+    }
+
+    fn hand_on(&mut self, bytes: Bytes) {
+        self.ready_bytes += bytes.len();
+        self.ready.push_back(bytes);
+    }
+
+    /// Reports what the events just read tell.
+    fn note_events(&mut self, now: Moment) {
+        let Reader::Events(events) = &self.reader else { return };
+        if events.contents() > 0 && self.summary.first_token_at.is_none() {
+            self.summary.first_token_at = Some(now);
+            self.lease.first_token(now);
+        }
+        self.summary.usage = events.usage();
+        self.lease.progress(events.generated(), now);
+        if events.is_done() && events.error().is_none() {
+            self.lease.finish(events.usage());
+            self.summary.end.get_or_insert((Outcome::Ok, None));
+        }
+    }
+
+    /// When the engine has taken too long.
+    fn deadline(&self) -> Moment {
+        match (self.limits, &self.reader) {
+            (_, Reader::Events(events)) if events.is_done() => self.last_read + LINGER,
+            (Limits::Stream { first_token_by, idle }, Reader::Events(events)) => {
+                if events.contents() > 0 { self.last_read + idle } else { first_token_by }
+            }
+            (Limits::Stream { first_token_by, idle }, _) => {
+                first_token_by.max(self.last_read + idle)
+            }
+            (Limits::Whole { by }, _) => by,
+        }
+    }
+
+    /// The connection has ended in good order; has the answer?
+    fn check_end(&mut self) -> Result<(), Fault> {
+        let Reader::Events(events) = &mut self.reader else { return Ok(()) };
+        events.finish(&mut self.ready);
+        self.ready_bytes = self.ready.iter().map(Bytes::len).sum();
+        let complete = events.is_complete();
+        self.note_events(lifecycle::monotonic());
+        match self.held_error() {
+            Some(fault) => Err(fault),
+            None if complete => Ok(()),
+            None => Err(Fault::cut()),
+        }
+    }
+
+    fn end_well(&mut self) {
+        self.phase = Phase::Ended;
+        self.upstream = None;
+        let error = match &mut self.reader {
+            Reader::Events(events) => {
+                self.summary.usage = events.usage();
+                events.error()
+            }
+            Reader::Plain(tap) => {
+                self.summary.usage = tap.usage();
+                None
+            }
+            Reader::Opaque => None,
+        };
+        match error {
+            None => {
+                self.lease.finish(self.summary.usage);
+                self.summary.end.get_or_insert((Outcome::Ok, None));
+            }
+            // The engine's own error event has reached the client as it is.
+            Some(error) => {
+                let fault = Fault::of_error(error);
+                let begun = self.summary.first_token_at.is_some();
+                let class = match fault.class {
+                    FailureClass::ServerError if begun => FailureClass::Interrupted,
+                    class => class,
+                };
+                self.lease.fail(class);
+                self.summary.end.get_or_insert((Outcome::UpstreamErrorEvent, Some(fault.code)));
+            }
+        }
+    }
+
+    /// The answer broke after part of it was handed on: the client is told in the stream where
+    /// there is one, else by breaking its connection.
+    fn end_badly(&mut self, fault: Fault) {
+        self.upstream = None;
+        if let Reader::Events(events) = &mut self.reader {
+            self.phase = Phase::Ended;
+            if events.is_done() {
+                return;
+            }
+            if events.has_sent_part() {
+                self.ready.push_back(Bytes::from_static(b"\n\n"));
+            }
+            let error = ApiError::new(fault.code, fault.message);
+            self.ready.push_back(error.error_event_openai());
+            self.ready_bytes = self.ready.iter().map(Bytes::len).sum();
+        } else {
+            self.phase = Phase::Broken;
+        }
+        self.lease.fail(fault.class);
+        self.summary.end.get_or_insert((fault.outcome, Some(fault.code)));
+    }
+
+    /// Gives up the answer; its connection is kept if it has all arrived.
+    pub(crate) fn discard(mut self) {
+        if let Some(upstream) = self.upstream.take() {
+            upstream.discard();
+        }
+    }
+}
+
+/// How an answer is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// As events; `drop_usage`: without the usage event that the client did not ask for.
+    Events {
+        /// Whether that event is to be dropped.
+        drop_usage: bool,
+    },
+    /// As one JSON document.
+    Plain,
+    /// Not at all.
+    Opaque,
+}
+
+enum Read {
+    Some,
+    End,
+    Broken(Fault),
+}
+
+/// The engine's answer broke off.
+#[derive(Debug, thiserror::Error)]
+#[error("the engine's answer broke off")]
+pub(crate) struct Broken;
+
+/// A way for an answer to go wrong.
+#[derive(Clone, Copy)]
+struct Fault {
+    class: FailureClass,
+    code: ErrorCode,
+    outcome: Outcome,
+    message: &'static str,
+}
+
+impl Fault {
+    const fn cut() -> Self {
+        Self {
+            class: FailureClass::Interrupted,
+            code: ErrorCode::UpstreamInterrupted,
+            outcome: Outcome::UpstreamEof,
+            message: "the engine's answer broke off; what came before is not all of it",
+        }
+    }
+
+    const fn timeout() -> Self {
+        Self {
+            class: FailureClass::Timeout,
+            code: ErrorCode::Timeout,
+            outcome: Outcome::Timeout,
+            message: "the engine took too long to go on; what came before is not all of it",
+        }
+    }
+
+    /// The engine said itself that it failed.
+    const fn of_error(error: sse::EngineError) -> Self {
+        let class = match error {
+            sse::EngineError::Client => FailureClass::ClientError,
+            sse::EngineError::Server => FailureClass::ServerError,
+        };
+        Self {
+            class,
+            code: ErrorCode::UpstreamInterrupted,
+            outcome: Outcome::UpstreamErrorEvent,
+            message: "the engine failed",
+        }
+    }
+}

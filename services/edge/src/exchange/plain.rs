@@ -1,0 +1,61 @@
+//! The usage of an answer that is not streamed, read in passing.
+
+use bytes::Bytes;
+use domain::Usage;
+use openai_api::usage_of_response;
+
+/// Larger answers (long lists of embeddings or log probabilities) are not read.
+const MAX_BYTES: usize = 1024 * 1024;
+
+/// Keeps the pieces of a small answer until its end. They are shared, not copied.
+#[derive(Default)]
+pub(super) struct UsageTap {
+    pieces: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl UsageTap {
+    pub(super) fn observe(&mut self, piece: &Bytes) {
+        self.bytes = self.bytes.saturating_add(piece.len());
+        if self.bytes <= MAX_BYTES {
+            self.pieces.push(piece.clone());
+        } else {
+            self.pieces = Vec::new();
+        }
+    }
+
+    /// The usage, once all of the answer was observed.
+    pub(super) fn usage(&mut self) -> Option<Usage> {
+        match std::mem::take(&mut self.pieces).as_slice() {
+            [] => None,
+            [whole] => usage_of_response(whole),
+            pieces => usage_of_response(&pieces.concat()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_over_pieces() {
+        let mut tap = UsageTap::default();
+        for piece in [r#"{"choices":[],"usage":{"prompt_to"#, r#"kens":7,"completion_tokens":3}}"#]
+        {
+            tap.observe(&Bytes::from_static(piece.as_bytes()));
+        }
+        let usage = tap.usage().unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (7, 3));
+    }
+
+    #[test]
+    fn a_large_answer_is_not_kept() {
+        let mut tap = UsageTap::default();
+        for _ in 0..3 {
+            tap.observe(&Bytes::from(vec![b' '; MAX_BYTES / 2]));
+        }
+        assert!(tap.pieces.is_empty());
+        assert_eq!(tap.usage(), None);
+    }
+}

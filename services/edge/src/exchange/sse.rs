@@ -1,0 +1,171 @@
+//! An event stream in passing: what its events say, and the one that is left out.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use domain::Usage;
+use openai_api::{ChunkView, FrameKind, SseFrame, SseSplitter, UsageFilter};
+use serde::Deserialize;
+
+/// Reads events and hands their bytes on.
+pub(super) struct EventReader {
+    splitter: SseSplitter,
+    filter: UsageFilter,
+    /// Bytes fed and not yet handed on or left out: the beginning of an event.
+    pending: usize,
+    contents: u32,
+    usage: Option<Usage>,
+    done: bool,
+    finish_reason: bool,
+    error: Option<EngineError>,
+    /// The last bytes handed on may be in the middle of an event.
+    sent_part: bool,
+}
+
+/// Whose fault an error event says it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EngineError {
+    Client,
+    Server,
+}
+
+impl EventReader {
+    pub(super) fn new(drop_usage: bool) -> Self {
+        Self {
+            splitter: SseSplitter::default(),
+            filter: UsageFilter::new(drop_usage),
+            pending: 0,
+            contents: 0,
+            usage: None,
+            done: false,
+            finish_reason: false,
+            error: None,
+            sent_part: false,
+        }
+    }
+
+    /// Takes one read; what may go on is added to `out`.
+    pub(super) fn read(&mut self, bytes: Bytes, out: &mut VecDeque<Bytes>) {
+        let before = out.len();
+        let starts_with_event = self.pending == 0;
+        self.pending += bytes.len();
+        let (mut complete, mut left_out) = (0, false);
+        let mut next = self.splitter.feed(bytes.clone()).next();
+        while let Some(frame) = next {
+            complete += frame.bytes.len();
+            if self.observe(&frame) {
+                left_out = true;
+            } else {
+                out.push_back(frame.bytes);
+            }
+            next = self.splitter.next_frame();
+        }
+        self.pending -= complete;
+        // Whole events of one read go on in one piece.
+        if starts_with_event && !left_out && out.len() > before + 1 {
+            out.truncate(before);
+            out.push_back(bytes.slice(..complete));
+        }
+    }
+
+    /// The stream has ended: what is left goes on as it is.
+    pub(super) fn finish(&mut self, out: &mut VecDeque<Bytes>) {
+        if let Some(frame) = self.splitter.finish() {
+            self.pending = 0;
+            if !self.observe(&frame) {
+                out.push_back(frame.bytes);
+            }
+        }
+    }
+
+    /// Reads a frame; whether it is to be left out.
+    fn observe(&mut self, frame: &SseFrame) -> bool {
+        self.sent_part = false;
+        match &frame.kind {
+            FrameKind::Comment | FrameKind::Other => false,
+            FrameKind::Oversize => {
+                self.sent_part = true;
+                self.contents = self.contents.max(1);
+                false
+            }
+            FrameKind::Data(data) => {
+                let chunk = ChunkView::parse(data);
+                self.done |= chunk.is_done;
+                self.finish_reason |= chunk.finish_reason;
+                self.contents = self.contents.saturating_add(u32::from(chunk.has_content));
+                self.usage = chunk.usage.or(self.usage);
+                if chunk.is_error {
+                    self.error.get_or_insert(EngineError::read(data));
+                }
+                self.filter.drops(&chunk)
+            }
+        }
+    }
+
+    /// Events with content so far.
+    pub(super) fn contents(&self) -> u32 {
+        self.contents
+    }
+
+    /// Output tokens so far: as the engine counts them, else one for each event.
+    pub(super) fn generated(&self) -> u32 {
+        let counted = self.usage.map_or(0, |u| u.completion_tokens);
+        u32::try_from(counted).unwrap_or(u32::MAX).max(self.contents)
+    }
+
+    /// The last usage seen.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Whether the end marker came.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Whether the answer is one, even without the end marker.
+    pub(super) fn is_complete(&self) -> bool {
+        self.done || self.finish_reason || self.error.is_some()
+    }
+
+    /// Whether there is something to answer with: content, or an end without any.
+    pub(super) fn is_committed(&self) -> bool {
+        self.contents > 0 || self.done || self.finish_reason
+    }
+
+    /// The first error event.
+    pub(super) fn error(&self) -> Option<EngineError> {
+        self.error
+    }
+
+    /// Whether an event of ours needs a blank line before it.
+    pub(super) fn has_sent_part(&self) -> bool {
+        self.sent_part
+    }
+}
+
+impl EngineError {
+    /// A 4xx code makes it the client's; 429 is the engine's way to say that it is full.
+    fn read(data: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Event<'a> {
+            #[serde(borrow)]
+            error: Detail<'a>,
+        }
+        #[derive(Deserialize)]
+        struct Detail<'a> {
+            #[serde(borrow)]
+            code: Option<&'a serde_json::value::RawValue>,
+        }
+        let code = serde_json::from_slice::<Event<'_>>(data).ok().and_then(|e| e.error.code);
+        let code: Option<u16> = code.and_then(|c| c.get().trim_matches('"').parse().ok());
+        match code {
+            Some(429) | None => EngineError::Server,
+            Some(code) if (400..500).contains(&code) => EngineError::Client,
+            Some(_) => EngineError::Server,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

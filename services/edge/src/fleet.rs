@@ -1,0 +1,148 @@
+//! The backends as the edge uses them: per model the block units to make keys in, and its
+//! metric handles. One value, replaced whole when the fleet changes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use domain::{
+    Backend, BackendState, BlockUnit, EngineKind, Fleet, ModelId, RankState, ServedModel,
+};
+use parking_lot::Mutex;
+use tokenization::ModelFolder;
+
+use crate::metrics::{Families, ModelMetrics, OTHER_MODEL};
+
+/// Models that get metric labels of their own, over the life of a process. Adapters come and
+/// go by name; without a cap their series would add up.
+const MAX_MODEL_LABELS: usize = 1024;
+
+/// One model as the ready backends serve it.
+pub(crate) struct ModelView {
+    pub(crate) id: ModelId,
+    /// What renders and tokenises its prompts, where there is a folder.
+    pub(crate) folder: Option<Arc<ModelFolder>>,
+    /// The token units that its backends' caches are indexed in, each once.
+    pub(crate) token_units: Vec<BlockUnit>,
+    /// Whether some backend's cache is indexed by text.
+    pub(crate) by_text: bool,
+    pub(crate) metrics: Arc<ModelMetrics>,
+    /// The engine's own listing of it, from the first backend that has it.
+    pub(crate) listing: Arc<str>,
+}
+
+/// All models of one state of the fleet.
+pub(crate) struct FleetView {
+    models: HashMap<ModelId, Arc<ModelView>>,
+    /// In the order of the listing.
+    order: Vec<ModelId>,
+}
+
+impl FleetView {
+    pub(crate) fn model(&self, name: &str) -> Option<&Arc<ModelView>> {
+        self.models.get(name)
+    }
+
+    /// The models of ready backends, each once, in the order of the backends.
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<ModelView>> {
+        self.order.iter().filter_map(|id| self.models.get(id))
+    }
+}
+
+/// Keeps the newest [`FleetView`].
+pub(crate) struct FleetWatch {
+    folders: HashMap<ModelId, Arc<ModelFolder>>,
+    families: Families,
+    other: Arc<ModelMetrics>,
+    metrics: Mutex<HashMap<ModelId, Arc<ModelMetrics>>>,
+    current: ArcSwap<FleetView>,
+}
+
+impl FleetWatch {
+    pub(crate) fn new(
+        fleet: &Fleet,
+        folders: HashMap<ModelId, Arc<ModelFolder>>,
+        families: Families,
+    ) -> Self {
+        let empty = FleetView { models: HashMap::new(), order: Vec::new() };
+        let watch = Self {
+            folders,
+            other: ModelMetrics::new(&families, OTHER_MODEL),
+            families,
+            metrics: Mutex::default(),
+            current: ArcSwap::from_pointee(empty),
+        };
+        watch.update(fleet);
+        watch
+    }
+
+    pub(crate) fn current(&self) -> Arc<FleetView> {
+        self.current.load_full()
+    }
+
+    /// The series of models that no backend lists.
+    pub(crate) fn other(&self) -> &Arc<ModelMetrics> {
+        &self.other
+    }
+
+    pub(crate) fn update(&self, fleet: &Fleet) {
+        let mut models: HashMap<ModelId, ModelView> = HashMap::new();
+        let mut order = Vec::new();
+        for backend in fleet.backends.iter().filter(|b| b.state == BackendState::Ready) {
+            for served in &backend.models {
+                let view = models.entry(served.id.clone()).or_insert_with(|| {
+                    order.push(served.id.clone());
+                    self.view_of(served)
+                });
+                add_units(view, backend, served);
+            }
+        }
+        let models = models.into_iter().map(|(id, view)| (id, Arc::new(view))).collect();
+        self.current.store(Arc::new(FleetView { models, order }));
+    }
+
+    fn view_of(&self, served: &ServedModel) -> ModelView {
+        ModelView {
+            id: served.id.clone(),
+            folder: self.folders.get(&served.id).cloned(),
+            token_units: Vec::new(),
+            by_text: false,
+            metrics: self.metrics_of(&served.id),
+            listing: Arc::clone(&served.listing),
+        }
+    }
+
+    fn metrics_of(&self, model: &ModelId) -> Arc<ModelMetrics> {
+        let mut known = self.metrics.lock();
+        if let Some(metrics) = known.get(model) {
+            return Arc::clone(metrics);
+        }
+        if known.len() >= MAX_MODEL_LABELS {
+            return Arc::clone(&self.other);
+        }
+        let metrics = ModelMetrics::new(&self.families, model.as_str());
+        known.insert(model.clone(), Arc::clone(&metrics));
+        metrics
+    }
+}
+
+/// Adds the units of one backend.
+fn add_units(view: &mut ModelView, backend: &Backend, served: &ServedModel) {
+    for rank in &backend.ranks {
+        match token_unit(backend, served, rank) {
+            Some(unit) if view.token_units.contains(&unit) => {}
+            Some(unit) => view.token_units.push(unit),
+            None => view.by_text = true,
+        }
+    }
+}
+
+/// A cache is indexed by tokens where its engine's eviction is mirrored and its tokens were not
+/// seen to differ from ours; otherwise by text.
+fn token_unit(backend: &Backend, served: &ServedModel, rank: &RankState) -> Option<BlockUnit> {
+    let exact = backend.engine == EngineKind::Vllm && served.parity != Some(false);
+    rank.cache.as_ref().filter(|_| exact).map(|cache| cache.unit())
+}
+
+#[cfg(test)]
+mod tests;

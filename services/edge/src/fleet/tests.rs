@@ -1,0 +1,89 @@
+use std::time::Duration;
+
+use domain::{BackendId, CacheConfig, EngineKind, Incarnation};
+
+use super::*;
+
+fn served(id: &str, parity: Option<bool>) -> ServedModel {
+    ServedModel {
+        id: ModelId::from(id),
+        max_model_len: None,
+        listing: format!(r#"{{"id":"{id}","from":"test"}}"#).into(),
+        parity,
+    }
+}
+
+fn backend(id: &str, block: Option<u32>, models: Vec<ServedModel>) -> Backend {
+    let cache = block.map(|block_size| CacheConfig {
+        block_size,
+        usable_blocks: 100,
+        prefix_caching: true,
+    });
+    Backend {
+        id: BackendId::from(id),
+        incarnation: Incarnation(1),
+        url: "http://127.0.0.1:1".into(),
+        engine: EngineKind::Vllm,
+        state: BackendState::Ready,
+        models,
+        ranks: vec![RankState { rank: 0, cache, load: None }],
+        network: Duration::ZERO,
+    }
+}
+
+fn fleet(backends: Vec<Backend>) -> Fleet {
+    Fleet { revision: 1, backends: backends.into_iter().map(Arc::new).collect() }
+}
+
+fn watch(fleet: &Fleet, folders: &[&str]) -> FleetWatch {
+    let folders = folders.iter().map(|m| (ModelId::from(*m), ModelFolder::builtin())).collect();
+    FleetWatch::new(fleet, folders, Families::default())
+}
+
+fn units(watch: &FleetWatch, model: &str) -> (Vec<BlockUnit>, bool) {
+    let view = watch.current();
+    let model = view.model(model).unwrap();
+    (model.token_units.clone(), model.by_text)
+}
+
+#[test]
+fn keys_are_made_in_every_unit_that_is_in_use_and_in_each_once() {
+    let fleet = fleet(vec![
+        backend("a", Some(16), vec![served("m", Some(true))]),
+        backend("b", Some(16), vec![served("m", None)]),
+        backend("c", Some(32), vec![served("m", None)]),
+        backend("d", Some(16), vec![served("m", Some(false))]),
+    ]);
+    let tokens = BlockUnit::Tokens;
+    assert_eq!(units(&watch(&fleet, &["m"]), "m"), (vec![tokens(16), tokens(32)], true));
+}
+
+#[test]
+fn a_cache_that_cannot_be_mirrored_is_indexed_by_text() {
+    let silent = backend("a", None, vec![served("m", None)]);
+    assert_eq!(units(&watch(&fleet(vec![silent]), &["m"]), "m"), (vec![], true));
+    let slots =
+        Backend { engine: EngineKind::LlamaCpp, ..backend("a", Some(16), vec![served("m", None)]) };
+    assert_eq!(units(&watch(&fleet(vec![slots]), &["m"]), "m"), (vec![], true));
+}
+
+#[test]
+fn only_ready_backends_count() {
+    let down =
+        Backend { state: BackendState::Down, ..backend("a", Some(16), vec![served("gone", None)]) };
+    let fleet = fleet(vec![down, backend("b", Some(16), vec![served("m", None)])]);
+    let watch = watch(&fleet, &[]);
+    assert!(watch.current().model("gone").is_none());
+    let ids: Vec<_> = watch.current().models().map(|m| m.id.clone()).collect();
+    assert_eq!(ids, [ModelId::from("m")]);
+}
+
+#[test]
+fn a_models_metrics_outlive_its_backends() {
+    let with = fleet(vec![backend("a", Some(16), vec![served("m", None)])]);
+    let watch = watch(&with, &[]);
+    let first = Arc::clone(&watch.current().model("m").unwrap().metrics);
+    watch.update(&fleet(vec![]));
+    watch.update(&with);
+    assert!(Arc::ptr_eq(&first, &watch.current().model("m").unwrap().metrics));
+}

@@ -1,0 +1,266 @@
+//! Asking for a rank, sending the request there, and asking again while nothing of an answer
+//! has reached the client.
+
+use std::sync::Arc;
+
+use domain::{Candidate, Decision, ErrorCode, FailureClass, Moment, RankId, Rejected, Route};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
+use http_body_util::Full;
+use openai_api::ApiError;
+use tokio::time::timeout;
+
+use crate::config::Timeouts;
+use crate::exchange::{Commit, Exchange, Form, Limits};
+use crate::gateway::Gateway;
+use crate::headers;
+use crate::lease::Lease;
+use crate::metrics::Outcome;
+use crate::prepare::Prepared;
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::upstream::UpstreamBody;
+
+/// An engine's answer that goes to the client.
+pub(crate) struct Answer {
+    pub(crate) head: response::Parts,
+    pub(crate) exchange: Exchange,
+}
+
+/// One request on its way to an engine.
+pub(crate) struct Forward<'a> {
+    gateway: &'a Gateway,
+    prepared: Prepared,
+    /// The path and query the client used.
+    target: PathAndQuery,
+    headers: HeaderMap,
+    /// How often it was sent: engines take the request id as a key, so no two may be alike.
+    sends: u32,
+    excluded: Vec<RankId>,
+    /// The answer of the engine that failed last, for when there is no other.
+    last: Option<Answer>,
+    /// How the last attempt failed.
+    fault: Option<FailureClass>,
+}
+
+/// What became of one attempt.
+enum Attempt {
+    /// This goes to the client.
+    Answer(Answer),
+    /// Another engine may do better; if none is left, this is the answer.
+    Failed(FailureClass, Option<Answer>),
+}
+
+impl<'a> Forward<'a> {
+    pub(crate) fn new(
+        gateway: &'a Gateway,
+        prepared: Prepared,
+        target: PathAndQuery,
+        headers: HeaderMap,
+    ) -> Self {
+        Self {
+            gateway,
+            prepared,
+            target,
+            headers,
+            sends: 0,
+            excluded: Vec::new(),
+            last: None,
+            fault: None,
+        }
+    }
+
+    /// Runs attempts until one is good, none is left, or there were enough.
+    pub(crate) async fn run(mut self, record: &mut Record) -> Result<Answer, Refusal> {
+        // A request that does not stream has one limit over all attempts.
+        let whole_by = lifecycle::monotonic() + self.gateway.timeouts.total;
+        for attempt in 0..self.gateway.max_attempts {
+            let route = self.route(attempt, record);
+            let decision = match self.gateway.routing.route(route).await {
+                Ok(decision) => decision,
+                Err(rejected) => return self.give_up(Some(&rejected), record),
+            };
+            if let Some(class) = self.fault {
+                self.gateway.families.count_retry(class);
+            }
+            match self.attempt(decision, whole_by, record).await {
+                Attempt::Answer(answer) => return Ok(answer),
+                Attempt::Failed(class, answer) => {
+                    self.fault = Some(class);
+                    if let Some(old) = answer.and_then(|a| self.last.replace(a)) {
+                        old.exchange.discard();
+                    }
+                }
+            }
+        }
+        self.give_up(None, record)
+    }
+
+    fn route(&self, attempt: u32, record: &Record) -> Route {
+        Route {
+            request: record.request.clone(),
+            attempt,
+            tenant: record.tenant.clone().unwrap_or_else(|| self.gateway.anonymous().clone()),
+            model: self.prepared.model.clone(),
+            prompt: self.prepared.prompt.clone(),
+            max_output_tokens: self.prepared.max_output_tokens,
+            stream: self.prepared.stream,
+            excluded: self.excluded.clone(),
+        }
+    }
+
+    async fn attempt(
+        &mut self,
+        decision: Decision,
+        whole_by: Moment,
+        record: &mut Record,
+    ) -> Attempt {
+        let now = lifecycle::monotonic();
+        let mut lease = Lease::new(Arc::clone(&self.gateway.routing), decision.lease, now);
+        let rank = decision.chosen.rank.clone();
+        record.attempts += 1;
+        record.backend = Some(rank.backend.clone());
+        record.evidence = Some(decision.evidence);
+        record.sending(now);
+        self.excluded.push(rank);
+        let (limits, head_by) = limits(self.prepared.stream, whole_by, now, &self.gateway.timeouts);
+        match timeout(head_by - now, self.send(&decision.chosen, record)).await {
+            Err(_) => failed(&mut lease, FailureClass::Timeout),
+            Ok(Err(fault)) => {
+                tracing::debug!(error = %fault, "an engine could not be asked");
+                failed(&mut lease, FailureClass::Connection)
+            }
+            Ok(Ok(response)) => self.judge(response, lease, limits).await,
+        }
+    }
+
+    async fn send(
+        &mut self,
+        to: &Candidate,
+        record: &Record,
+    ) -> Result<Response<UpstreamBody>, crate::upstream::SendError> {
+        let Self { gateway, prepared, target, headers, sends, .. } = self;
+        let key = gateway.engine_keys.get(&to.rank.backend);
+        let rank = to.pin_rank.then_some(to.rank.rank);
+        let make = || {
+            let id = upstream_id(record.request.as_str(), *sends);
+            *sends += 1;
+            let (mut head, body) = Request::new(Full::new(prepared.body.clone())).into_parts();
+            head.method = Method::POST;
+            head.uri = Uri::from(target.clone());
+            headers::for_attempt(&mut head, headers, id, key, rank);
+            Request::from_parts(head, body)
+        };
+        gateway.upstream.send(&to.url, make).await
+    }
+
+    /// Decides by the head of an answer, and for a good one by its beginning.
+    async fn judge(
+        &self,
+        response: Response<UpstreamBody>,
+        mut lease: Lease,
+        limits: Limits,
+    ) -> Attempt {
+        let (head, body) = response.into_parts();
+        let now = lifecycle::monotonic();
+        let (class, outcome) = match head.status {
+            status if status.is_success() => return self.hold(head, body, lease, limits).await,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                (FailureClass::BackPressure, Outcome::BackPressure)
+            }
+            status if status.is_server_error() => {
+                (FailureClass::ServerError, Outcome::UpstreamError)
+            }
+            _ => (FailureClass::ClientError, Outcome::ClientError),
+        };
+        lease.fail(class);
+        let mut exchange = Exchange::passing(body, lease, limits, outcome, now);
+        exchange.release();
+        let answer = Answer { head, exchange };
+        match class {
+            FailureClass::ClientError => Attempt::Answer(answer),
+            _ => Attempt::Failed(class, Some(answer)),
+        }
+    }
+
+    async fn hold(
+        &self,
+        head: response::Parts,
+        body: UpstreamBody,
+        lease: Lease,
+        limits: Limits,
+    ) -> Attempt {
+        let form = if headers::is_event_stream(&head.headers) {
+            Form::Events { drop_usage: self.prepared.usage_injected }
+        } else if headers::is_encoded(&head.headers) {
+            Form::Opaque
+        } else {
+            Form::Plain
+        };
+        let now = lifecycle::monotonic();
+        let mut exchange = Exchange::new(body, lease, limits, form, now);
+        match exchange.commit().await {
+            Commit::Ready => Attempt::Answer(Answer { head, exchange }),
+            Commit::Failed(FailureClass::ClientError) => {
+                exchange.release();
+                Attempt::Answer(Answer { head, exchange })
+            }
+            // The engine said so itself: its words are better than ours, if it comes to that.
+            Commit::Failed(FailureClass::ServerError) => {
+                exchange.release();
+                let answer = Answer { head, exchange };
+                Attempt::Failed(FailureClass::ServerError, Some(answer))
+            }
+            Commit::Failed(class) => Attempt::Failed(class, None),
+        }
+    }
+
+    /// No attempt is left: the last engine's own answer, or an error of ours.
+    fn give_up(self, rejected: Option<&Rejected>, record: &mut Record) -> Result<Answer, Refusal> {
+        if let Some(answer) = self.last {
+            return Ok(answer);
+        }
+        let retry_after = rejected.and_then(|r| r.retry_after);
+        let (error, outcome) = match (self.fault, rejected) {
+            (Some(FailureClass::Timeout), _) => {
+                let message = "the engine took too long; try again";
+                (ApiError::new(ErrorCode::Timeout, message), Outcome::Timeout)
+            }
+            (Some(_), _) | (None, None) => {
+                let message = "no engine could answer; try again";
+                (ApiError::new(ErrorCode::UpstreamUnavailable, message), Outcome::UpstreamError)
+            }
+            (None, Some(rejected)) => {
+                let error = ApiError::from(rejected);
+                let unknown = error.code == ErrorCode::ModelNotFound;
+                (error, if unknown { Outcome::Rejected } else { Outcome::UpstreamError })
+            }
+        };
+        record.end(outcome, Some(error.code));
+        Err(Refusal::new(error).retry_after(retry_after))
+    }
+}
+
+/// How long an attempt may take, and its head.
+fn limits(stream: bool, whole_by: Moment, now: Moment, timeouts: &Timeouts) -> (Limits, Moment) {
+    if stream {
+        let first_token_by = now + timeouts.first_token;
+        (Limits::Stream { first_token_by, idle: timeouts.idle }, first_token_by)
+    } else {
+        (Limits::Whole { by: whole_by }, whole_by)
+    }
+}
+
+fn failed(lease: &mut Lease, class: FailureClass) -> Attempt {
+    lease.fail(class);
+    Attempt::Failed(class, None)
+}
+
+/// The id that an engine knows the request by: ours, with a suffix each time it is sent again.
+fn upstream_id(request: &str, sends: u32) -> HeaderValue {
+    let id = match sends {
+        0 => HeaderValue::from_str(request),
+        n => HeaderValue::from_str(&format!("{request}-r{n}")),
+    };
+    id.unwrap_or_else(|_| HeaderValue::from_static("invalid"))
+}

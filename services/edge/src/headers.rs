@@ -1,0 +1,264 @@
+//! What passes between client and engine, and what never does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use domain::RequestId;
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH,
+    CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, request};
+
+/// The request's id, in both directions.
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Names the data-parallel rank to vLLM.
+const X_DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Longest request id taken from a client.
+const MAX_CLIENT_ID_BYTES: usize = 128;
+
+/// Meant for one connection only (RFC 9110 section 7.6.1), besides what `Connection` names.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Ours to set or to withhold: credentials never reach an engine, and rank and priority are
+/// the gateway's choice, not the client's.
+const OWNED: [HeaderName; 10] = [
+    AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    COOKIE,
+    HOST,
+    CONTENT_LENGTH,
+    EXPECT,
+    ACCEPT_ENCODING,
+    X_REQUEST_ID,
+    X_DATA_PARALLEL_RANK,
+    HeaderName::from_static("x-vllm-priority"),
+];
+
+/// The headers of a request to an engine, but for those that differ by attempt.
+pub(crate) fn for_engine(client: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(client.len() + 4);
+    let named = connection_options(client);
+    for (name, value) in client {
+        if HOP_BY_HOP.contains(name) || OWNED.contains(name) || is_named(&named, name) {
+            continue;
+        }
+        headers.append(name.clone(), value.clone());
+    }
+    // Events must come one by one and readable: compressed ones would be neither.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers
+}
+
+/// Adds what one attempt needs.
+pub(crate) fn for_attempt(
+    head: &mut request::Parts,
+    base: &HeaderMap,
+    id: HeaderValue,
+    key: Option<&HeaderValue>,
+    rank: Option<u16>,
+) {
+    head.headers = base.clone();
+    head.headers.insert(X_REQUEST_ID, id);
+    if let Some(key) = key {
+        head.headers.insert(AUTHORIZATION, key.clone());
+    }
+    if let Some(rank) = rank {
+        head.headers.insert(X_DATA_PARALLEL_RANK, HeaderValue::from(rank));
+    }
+}
+
+/// Makes the head of an engine's answer one for the client: end-to-end headers as they are.
+pub(crate) fn for_client(headers: &mut HeaderMap) {
+    for name in connection_options(headers) {
+        headers.remove(name);
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Readies the head of an event stream: its length is not known in advance, and nothing on the
+/// way may hold events back.
+pub(crate) fn for_event_stream(headers: &mut HeaderMap) {
+    headers.remove(CONTENT_LENGTH);
+    let defaults = [(CACHE_CONTROL, "no-cache"), (X_ACCEL_BUFFERING, "no")];
+    for (name, value) in defaults {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+}
+
+/// Whether an answer is an event stream that can be read.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("text/event-stream") && !is_encoded(headers)
+}
+
+/// Whether a body is compressed, and so not for us to read.
+pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+fn connection_options(headers: &HeaderMap) -> Vec<String> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .map(|option| option.trim().to_ascii_lowercase())
+        .filter(|option| !option.is_empty())
+        .collect()
+}
+
+fn is_named(options: &[String], name: &HeaderName) -> bool {
+    options.iter().any(|option| option == name.as_str())
+}
+
+/// Mints request ids. They are unique over processes by a random part and in one by a counter.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    /// # Errors
+    /// When the system's random source is not available.
+    pub(crate) fn new() -> Result<Self, getrandom::Error> {
+        Ok(Self { process: getrandom::u64()?, next: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn mint(&self) -> RequestId {
+        let count = self.next.fetch_add(1, Ordering::Relaxed);
+        RequestId::new(format!("req-{:016x}{count:08x}", self.process))
+    }
+}
+
+/// The id a client gave its request, if it is one to repeat: short, and printable ASCII, so that
+/// it can forge no log line. It is a label; nothing is ever looked up by it.
+pub(crate) fn client_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let value = headers.get(X_REQUEST_ID)?;
+    let bytes = value.as_bytes();
+    let printable = bytes.iter().all(|b| (0x20..0x7f).contains(b));
+    (!bytes.is_empty() && bytes.len() <= MAX_CLIENT_ID_BYTES && printable).then(|| value.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn credentials_and_hop_by_hop_headers_never_reach_an_engine() {
+        let client = map(&[
+            ("authorization", "Bearer sk-wp-a-b"),
+            ("x-api-key", "sk-wp-a-b"),
+            ("cookie", "session=1"),
+            ("proxy-authorization", "Basic x"),
+            ("connection", "close, X-Secret-Hop"),
+            ("x-secret-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("host", "gateway"),
+            ("content-length", "12"),
+            ("expect", "100-continue"),
+            ("accept-encoding", "gzip, br"),
+            ("x-request-id", "mine"),
+            ("x-data-parallel-rank", "3"),
+            ("x-vllm-priority", "-5"),
+            ("content-type", "application/json"),
+            ("traceparent", "00-1-2-01"),
+            ("tracestate", "a=b"),
+            ("x-session-id", "s"),
+            ("user-agent", "curl"),
+        ]);
+        let sent = for_engine(&client);
+        let mut names: Vec<_> = sent.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        let expected = [
+            "accept-encoding",
+            "content-type",
+            "traceparent",
+            "tracestate",
+            "user-agent",
+            "x-session-id",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(sent[ACCEPT_ENCODING], "identity");
+    }
+
+    #[test]
+    fn repeated_end_to_end_headers_pass_in_order() {
+        let sent = for_engine(&map(&[("x-a", "1"), ("x-a", "2")]));
+        let values: Vec<_> = sent.get_all("x-a").iter().collect();
+        assert_eq!(values, ["1", "2"]);
+    }
+
+    #[test]
+    fn an_answers_own_headers_pass_and_those_of_its_connection_do_not() {
+        let mut headers = map(&[
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
+            ("transfer-encoding", "chunked"),
+            ("set-cookie", "a=1"),
+            ("retry-after", "7"),
+            ("server", "uvicorn"),
+        ]);
+        for_client(&mut headers);
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["retry-after", "server", "set-cookie"]);
+    }
+
+    #[test]
+    fn only_short_printable_ids_are_taken_from_clients() {
+        let id = |text: &[u8]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(text).unwrap());
+            client_request_id(&headers)
+        };
+        assert_eq!(id(b"trace-1 %0a").unwrap(), "trace-1 %0a");
+        assert!(id(&[b'a'; 128]).is_some());
+        assert!(id(&[b'a'; 129]).is_none());
+        assert!(id(b"a\tb").is_none());
+        assert!(id("é".as_bytes()).is_none());
+        assert!(id(b"").is_none());
+    }
+
+    #[test]
+    fn minted_ids_differ() {
+        let ids = RequestIds::new().unwrap();
+        assert_ne!(ids.mint(), ids.mint());
+    }
+
+    #[test]
+    fn compressed_streams_are_not_read_as_events() {
+        let kind = "text/event-stream; charset=utf-8";
+        assert!(is_event_stream(&map(&[("content-type", kind)])));
+        assert!(is_event_stream(&map(&[("content-type", kind), ("content-encoding", "identity")])));
+        assert!(!is_event_stream(&map(&[("content-type", kind), ("content-encoding", "gzip")])));
+        assert!(!is_event_stream(&map(&[("content-type", "application/json")])));
+    }
+}

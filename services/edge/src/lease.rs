@@ -1,0 +1,67 @@
+//! The edge's end of a booking: exactly one closing report, on every path.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{FailureClass, LeaseId, Moment, Report, RoutingClient, Usage};
+
+/// Output tokens between two progress reports: about one block.
+const PROGRESS_TOKENS: u32 = 16;
+/// Longest time between two progress reports while tokens come.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A booking that is still open. Dropped open, it reports that the client went away.
+pub(crate) struct Lease {
+    routing: Arc<dyn RoutingClient>,
+    id: LeaseId,
+    open: bool,
+    reported_tokens: u32,
+    reported_at: Moment,
+}
+
+impl Lease {
+    pub(crate) fn new(routing: Arc<dyn RoutingClient>, id: LeaseId, now: Moment) -> Self {
+        Self { routing, id, open: true, reported_tokens: 0, reported_at: now }
+    }
+
+    /// The first content token arrived.
+    pub(crate) fn first_token(&mut self, now: Moment) {
+        if self.open {
+            self.reported_at = now;
+            self.routing.report(Report::FirstToken { lease: self.id });
+        }
+    }
+
+    /// So many output tokens exist; reported now and then.
+    pub(crate) fn progress(&mut self, generated: u32, now: Moment) {
+        let due = generated >= self.reported_tokens.saturating_add(PROGRESS_TOKENS)
+            || (generated > self.reported_tokens && now - self.reported_at >= PROGRESS_INTERVAL);
+        if self.open && due {
+            self.reported_tokens = generated;
+            self.reported_at = now;
+            self.routing.report(Report::Progress { lease: self.id, generated });
+        }
+    }
+
+    /// The engine answered to the end.
+    pub(crate) fn finish(&mut self, usage: Option<Usage>) {
+        self.close(Report::Finished { lease: self.id, usage });
+    }
+
+    /// The attempt failed.
+    pub(crate) fn fail(&mut self, class: FailureClass) {
+        self.close(Report::Failed { lease: self.id, class });
+    }
+
+    fn close(&mut self, report: Report) {
+        if std::mem::take(&mut self.open) {
+            self.routing.report(report);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.close(Report::Cancelled { lease: self.id });
+    }
+}

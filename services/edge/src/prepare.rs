@@ -1,0 +1,71 @@
+//! Everything that is read from a request's body, in one synchronous step, so that long bodies
+//! can be worked on off the asynchronous threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::{ErrorCode, ModelId, Prompt};
+use openai_api::{ApiError, BodyView, RouteKind, with_include_usage};
+
+use crate::fleet::{FleetView, ModelView};
+use crate::keys;
+use crate::tenant::Tenant;
+
+/// A request, ready to be routed and sent.
+pub(crate) struct Prepared {
+    pub(crate) model: ModelId,
+    /// The model as the ready backends serve it, if one does.
+    pub(crate) view: Option<Arc<ModelView>>,
+    pub(crate) stream: bool,
+    /// Whether the engine is asked for a usage event that the client did not ask for.
+    pub(crate) usage_injected: bool,
+    /// The client's own bytes, with our fields spliced in.
+    pub(crate) body: Bytes,
+    /// `None` for routes that go by load.
+    pub(crate) prompt: Option<Prompt>,
+    /// Output tokens over all choices, if the client limits them.
+    pub(crate) max_output_tokens: Option<u32>,
+    /// What rendering, tokenising and hashing took.
+    pub(crate) keys_took: Option<Duration>,
+}
+
+/// Reads a body. Takes time in proportion to its length.
+///
+/// # Errors
+/// The body is malformed, or names a model that the tenant may not use.
+pub(crate) fn prepare(
+    body: &Bytes,
+    kind: RouteKind,
+    fleet: &FleetView,
+    tenant: &Tenant,
+    region_secret: &[u8],
+) -> Result<Prepared, ApiError> {
+    let view = BodyView::parse(body, kind)?;
+    if !tenant.may_use(&view.model) {
+        let message = "this key may not use the model; ask for one that /v1/models lists";
+        return Err(ApiError::new(ErrorCode::ModelAccessDenied, message).with_param("model"));
+    }
+    let model = fleet.model(&view.model);
+    let id = model.map_or_else(|| ModelId::new(&*view.model), |m| m.id.clone());
+    let started = lifecycle::monotonic();
+    let prompt = kind
+        .is_prefix_routed()
+        .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), region_secret));
+    let keys_took = prompt.is_some().then(|| lifecycle::monotonic() - started);
+    Ok(Prepared {
+        model: id,
+        view: model.cloned(),
+        stream: view.stream && kind.is_prefix_routed(),
+        usage_injected: view.can_inject_usage(),
+        body: with_include_usage(&view, body),
+        prompt,
+        max_output_tokens: max_output_tokens(&view),
+        keys_took,
+    })
+}
+
+fn max_output_tokens(view: &BodyView<'_>) -> Option<u32> {
+    let choices = view.n.unwrap_or(1).max(view.best_of.unwrap_or(1)).max(1);
+    view.max_tokens.map(|limit| limit.saturating_mul(choices))
+}

@@ -1,0 +1,96 @@
+//! An answer of the gateway's own that says no.
+
+use std::time::Duration;
+
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::{HeaderMap, Response, StatusCode};
+use openai_api::ApiError;
+use openai_api::headers::{RequestLimit, Retry};
+
+use crate::limits::RateState;
+use crate::response::EdgeBody;
+
+/// An error with what goes into the head of its answer.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) error: ApiError,
+    retry_after: Option<Duration>,
+    allow: Option<&'static str>,
+    close: bool,
+}
+
+impl From<ApiError> for Refusal {
+    fn from(error: ApiError) -> Self {
+        Self::new(error)
+    }
+}
+
+impl Refusal {
+    pub(crate) fn new(error: ApiError) -> Self {
+        Self { error, retry_after: None, allow: None, close: false }
+    }
+
+    /// When it is worth trying again.
+    pub(crate) fn retry_after(mut self, wait: Option<Duration>) -> Self {
+        self.retry_after = wait;
+        self
+    }
+
+    /// The methods that the route has.
+    pub(crate) fn allow(mut self, methods: &'static str) -> Self {
+        self.allow = Some(methods);
+        self
+    }
+
+    /// The request's body was not read to its end, so its connection cannot be used on.
+    pub(crate) fn closing(mut self, close: bool) -> Self {
+        self.close = close;
+        self
+    }
+
+    pub(crate) fn into_response(self) -> Response<EdgeBody> {
+        let mut response = json(self.error.body_openai());
+        let code = self.error.status();
+        *response.status_mut() =
+            StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        if code == 401 {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(methods) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(methods));
+        }
+        if self.close {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(wait) = self.retry_after {
+            add(headers, Retry::After(wait).headers());
+        }
+        response
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json(body: bytes::Bytes) -> Response<EdgeBody> {
+    let mut response = Response::new(EdgeBody::full(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Adds the state of a tenant's request rate.
+pub(crate) fn add_rate(headers: &mut HeaderMap, state: RateState) {
+    let limit = RequestLimit {
+        limit: state.limit.into(),
+        remaining: state.remaining.into(),
+        reset: state.reset,
+    };
+    add(headers, limit.headers());
+}
+
+fn add(headers: &mut HeaderMap, pairs: impl IntoIterator<Item = (&'static str, String)>) {
+    for (name, value) in pairs {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
+}

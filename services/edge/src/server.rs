@@ -1,0 +1,167 @@
+//! Client connections: accepting, bounding, cutting off those that stall, draining.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use lifecycle::{Drain, TaskSpawner};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::api;
+use crate::gateway::Gateway;
+use crate::stall::StallIo;
+
+/// For a request's head to arrive, and for the next one on a kept connection. Load balancers
+/// keep theirs for 60 s, and the side that closes first must be theirs.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+/// Largest head of a request.
+const HEAD_BYTES: usize = 64 * 1024;
+/// Most headers of a request.
+const HEADERS: usize = 128;
+/// Requests open at once on one HTTP/2 connection.
+const STREAMS: u32 = 256;
+/// How often an HTTP/2 client is asked whether it is still there, and how long it may take.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// First and longest pause after the system refuses a connection, most often for want of file
+/// descriptors.
+const ACCEPT_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// What the accept loop needs.
+pub(crate) struct Server {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) spawner: TaskSpawner,
+    pub(crate) max_connections: usize,
+    /// How long new connections are taken after a drain has begun.
+    pub(crate) drain_notice: Duration,
+}
+
+impl Server {
+    /// Accepts until the drain's notice is over; connections then end with the answer they are
+    /// in, as tasks of their own.
+    pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
+        let permits = Arc::new(Semaphore::new(self.max_connections));
+        let stop = tokio_util::sync::CancellationToken::new();
+        let mut over = pin!(self.notice_over(&drain));
+        let mut pause = ACCEPT_PAUSE[0];
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut over => break,
+                accepted = accept(&listener, &permits) => accepted,
+            };
+            match accepted {
+                Ok((stream, permit)) => {
+                    pause = ACCEPT_PAUSE[0];
+                    let gateway = Arc::clone(&self.gateway);
+                    let serving =
+                        serve(gateway, self.spawner.clone(), stream, stop.clone(), permit);
+                    self.spawner.spawn("edge-connection", serving);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(ACCEPT_PAUSE[1]);
+                }
+            }
+        }
+        drop(listener);
+        stop.cancel();
+        // Every connection holds a permit until it ends.
+        let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
+        let _ = permits.acquire_many(all).await;
+    }
+
+    /// A load balancer needs a moment to see that the gateway drains; until then it still sends
+    /// connections, which are served.
+    async fn notice_over(&self, drain: &Drain) {
+        drain.signaled().await;
+        tokio::time::sleep(self.drain_notice).await;
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, permit))
+}
+
+async fn serve(
+    gateway: Arc<Gateway>,
+    spawner: TaskSpawner,
+    stream: TcpStream,
+    stop: tokio_util::sync::CancellationToken,
+    permit: OwnedSemaphorePermit,
+) {
+    let _permit = permit;
+    let gauge = gateway.families.connections.clone();
+    gauge.inc();
+    let _open = Open(gauge);
+    let io = TokioIo::new(StallIo::new(stream, gateway.timeouts.write_stall));
+    let builder = builder(spawner);
+    let spoke = Arc::new(AtomicBool::new(false));
+    let service = service_fn(|request| {
+        spoke.store(true, Ordering::Relaxed);
+        let answering = api::handle(Arc::clone(&gateway), request);
+        async move { Ok::<_, Infallible>(answering.await) }
+    });
+    let mut connection = pin!(builder.serve_connection(io, service).into_owned());
+    let mut silent = pin!(tokio::time::sleep(HEAD_TIMEOUT));
+    let mut watching = true;
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            // Errors here are the client's doing: it went away, or sent what is not HTTP.
+            _ = connection.as_mut() => return,
+            // The library's own limit begins with the first bytes; one that sends none, or too
+            // few to tell its protocol, is cut off here.
+            () = &mut silent, if watching => {
+                watching = false;
+                if !spoke.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+fn builder(spawner: TaskSpawner) -> auto::Builder<TaskSpawner> {
+    let mut builder = auto::Builder::new(spawner);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_headers(HEADERS)
+        .max_buf_size(HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL);
+    builder
+}
+
+/// A connection in the gauge.
+struct Open(prometheus::IntGauge);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,152 @@
+//! Putting the edge together, and running it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{BackendId, ModelId, RoutingClient};
+use futures_util::StreamExt;
+use http::HeaderValue;
+use instrumentation::Registry;
+use lifecycle::{Drain, TaskSpawner};
+use settings::Redacted;
+use tokenization::ModelFolder;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::fleet::FleetWatch;
+use crate::gateway::Gateway;
+use crate::headers::RequestIds;
+use crate::metrics::Families;
+use crate::server::Server;
+use crate::upstream::Upstream;
+
+/// How often idle upstream connections are looked through.
+const IDLE_CHECK: Duration = Duration::from_secs(1);
+
+/// What an edge is given.
+pub struct Deps {
+    /// Where its metrics are registered.
+    pub registry: Registry,
+    /// What its tasks are started with.
+    pub spawner: TaskSpawner,
+    /// The way to a router.
+    pub routing: Arc<dyn RoutingClient>,
+    /// Where clients connect: already bound.
+    pub listener: TcpListener,
+    /// Tokenizer and chat template by model; a model without is routed by its text.
+    pub models: HashMap<ModelId, Arc<ModelFolder>>,
+    /// The keys that backends themselves ask for.
+    pub engine_keys: HashMap<BackendId, Redacted<String>>,
+    /// The secret that block keys begin with: the same for all edges of a region.
+    pub region_secret: Redacted<Vec<u8>>,
+}
+
+/// A running edge, or one that is about to run.
+pub struct Service {
+    server: Server,
+    listener: TcpListener,
+    spawner: TaskSpawner,
+    address: SocketAddr,
+}
+
+impl Config {
+    /// Builds the edge.
+    ///
+    /// # Errors
+    /// A metric's name is taken, an engine's key cannot be sent, or the system fails.
+    pub fn build(self, deps: Deps) -> Result<Service, Error> {
+        let address = deps.listener.local_addr()?;
+        let families = Families::default();
+        families.register(&deps.registry)?;
+        let drain = deps.spawner.drain();
+        let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, families.clone());
+        let workers = std::thread::available_parallelism().map_or(2, usize::from);
+        let gateway = Gateway {
+            keyring: self.keyring,
+            tenants: self.tenants,
+            anonymous: self.anonymous,
+            body_limit_bytes: self.body_limit_bytes,
+            max_attempts: self.max_attempts,
+            timeouts: self.timeouts,
+            region_secret: deps.region_secret,
+            engine_keys: engine_keys(&deps.engine_keys)?,
+            routing: deps.routing,
+            upstream: Upstream::new(self.timeouts.connect),
+            fleet,
+            families: Arc::new(families),
+            ids: RequestIds::new().map_err(Error::Random)?,
+            heavy: Arc::new(Semaphore::new(workers)),
+            drain,
+        };
+        let server = Server {
+            gateway: Arc::new(gateway),
+            spawner: deps.spawner.clone(),
+            max_connections: self.max_connections,
+            drain_notice: self.drain_notice,
+        };
+        Ok(Service { server, listener: deps.listener, spawner: deps.spawner, address })
+    }
+}
+
+impl Service {
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until the drain is signalled and the answers in course have ended.
+    pub async fn run(self, drain: Drain) {
+        let gateway = Arc::clone(&self.server.gateway);
+        self.spawner.spawn("edge-fleet", watch_fleet(Arc::clone(&gateway), drain.clone()));
+        self.spawner.spawn("edge-idle", close_idle(gateway, drain.clone()));
+        self.server.run(self.listener, drain).await;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn gateway(&self) -> &Arc<Gateway> {
+        &self.server.gateway
+    }
+}
+
+/// Follows the fleet.
+async fn watch_fleet(gateway: Arc<Gateway>, drain: Drain) {
+    let mut states = gateway.routing.watch_fleet();
+    loop {
+        tokio::select! {
+            state = states.next() => match state {
+                Some(fleet) => gateway.fleet.update(&fleet),
+                // The router is gone; what was seen last stands.
+                None => return,
+            },
+            () = drain.signaled() => return,
+        }
+    }
+}
+
+async fn close_idle(gateway: Arc<Gateway>, drain: Drain) {
+    let mut ticks = tokio::time::interval(IDLE_CHECK);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => gateway.upstream.close_idle(lifecycle::monotonic()),
+            () = drain.signaled() => return,
+        }
+    }
+}
+
+fn engine_keys(
+    keys: &HashMap<BackendId, Redacted<String>>,
+) -> Result<HashMap<BackendId, HeaderValue>, Error> {
+    keys.iter()
+        .map(|(backend, key)| {
+            let value = format!("Bearer {}", key.expose());
+            let mut value =
+                HeaderValue::try_from(value).map_err(|_| Error::EngineKey(backend.clone()))?;
+            value.set_sensitive(true);
+            Ok((backend.clone(), value))
+        })
+        .collect()
+}

@@ -1,0 +1,219 @@
+//! An engine over a raw socket that answers each request by a script.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::BackendId;
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::eventually;
+
+/// What an engine does with a request it has read.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Writes these bytes as they are.
+    Send(Vec<u8>),
+    /// Waits.
+    Pause(Duration),
+    /// Resets the connection.
+    Reset,
+    /// Ends the connection in good order.
+    Close,
+    /// Reads until the other side closes.
+    AwaitClose,
+}
+
+pub(crate) struct Engine {
+    id: BackendId,
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    _task: Abort,
+}
+
+#[derive(Default)]
+struct State {
+    scripts: VecDeque<Vec<Step>>,
+    requests: Vec<Request>,
+    /// Connections accepted, and those that have ended.
+    accepted: usize,
+    ended: usize,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (key, value) = line.split_once(": ")?;
+            key.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub(crate) fn line(&self) -> &str {
+        self.head.lines().next().unwrap_or_default()
+    }
+}
+
+struct Abort(tokio::task::AbortHandle);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Engine {
+    /// Listens; each script answers one request, and the last one all that follow.
+    pub(crate) async fn start(id: &str, scripts: Vec<Vec<Step>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State { scripts: scripts.into(), ..State::default() }));
+        let task = spawn(accept(listener, Arc::clone(&state)));
+        Self { id: BackendId::from(id), address, state, _task: Abort(task) }
+    }
+
+    /// An address where nothing listens.
+    pub(crate) async fn refusing(id: &str) -> Self {
+        let engine = Self::start(id, vec![vec![]]).await;
+        engine._task.0.abort();
+        eventually("the listener is still open", || engine._task.0.is_finished()).await;
+        engine
+    }
+
+    pub(crate) fn id(&self) -> BackendId {
+        self.id.clone()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.state.lock().requests.clone()
+    }
+
+    /// Connections ever accepted.
+    pub(crate) fn accepted(&self) -> usize {
+        self.state.lock().accepted
+    }
+
+    /// Waits until so many requests have been read.
+    pub(crate) async fn await_requests(&self, count: usize) {
+        eventually("the engine was not asked", || self.state.lock().requests.len() >= count).await;
+    }
+
+    /// Waits until every connection has ended.
+    pub(crate) async fn await_all_closed(&self) {
+        eventually("a connection to the engine is open", || {
+            let state = self.state.lock();
+            state.ended == state.accepted
+        })
+        .await;
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "an engine is no part of the process under test")]
+fn spawn(future: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
+    tokio::spawn(future).abort_handle()
+}
+
+async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        state.lock().accepted += 1;
+        stream.set_nodelay(true).unwrap();
+        let state = Arc::clone(&state);
+        spawn(async move {
+            serve(stream, &state).await;
+            state.lock().ended += 1;
+        });
+    }
+}
+
+async fn serve(mut stream: TcpStream, state: &Mutex<State>) {
+    while let Some(request) = read_request(&mut stream).await {
+        let script = {
+            let mut state = state.lock();
+            state.requests.push(request);
+            match state.scripts.len() {
+                1 => state.scripts.front().cloned(),
+                _ => state.scripts.pop_front(),
+            }
+        };
+        for step in script.unwrap_or_default() {
+            match step {
+                Step::Send(bytes) => {
+                    if stream.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                }
+                Step::Pause(time) => tokio::time::sleep(time).await,
+                Step::Reset => {
+                    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                    return;
+                }
+                Step::Close => return,
+                Step::AwaitClose => {
+                    let mut rest = [0; 1024];
+                    while stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> Option<Request> {
+    let mut bytes = Vec::new();
+    let head_end = loop {
+        if let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
+            break end;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
+    let mut request = Request { head, body: bytes.split_off(head_end + 4) };
+    let length = request.header("content-length").and_then(|v| v.parse().ok()).unwrap_or(0);
+    while request.body.len() < length {
+        if stream.read_buf(&mut request.body).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some(request)
+}
+
+/// A whole answer with a length.
+pub(crate) fn answer(status: &str, headers: &str, body: &str) -> Step {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n{headers}\r\n{body}");
+    Step::Send(head.into_bytes())
+}
+
+/// The head of an event stream.
+pub(crate) fn sse() -> Step {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
+                x-engine: yes\r\ntransfer-encoding: chunked\r\n\r\n";
+    Step::Send(head.as_bytes().to_vec())
+}
+
+/// Part of a stream, as one chunk.
+pub(crate) fn event(text: &str) -> Step {
+    Step::Send(format!("{:x}\r\n{text}\r\n", text.len()).into_bytes())
+}
+
+/// A whole stream that ends in good order.
+pub(crate) fn events(parts: &[&str]) -> Vec<Step> {
+    let end = Step::Send(b"0\r\n\r\n".to_vec());
+    std::iter::once(sse()).chain(parts.iter().map(|p| event(p))).chain([end]).collect()
+}
