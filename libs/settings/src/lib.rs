@@ -12,6 +12,29 @@
 //! ``gateway.toml: edge.timeouts.conect: unknown key; did you mean `connect`? …``. A service that
 //! cannot be configured exits with [`EXIT_CONFIG`].
 //!
+//! ```
+//! use serde::Deserialize;
+//! use settings::{HumanDuration, load_str};
+//!
+//! #[derive(Debug, Deserialize)]
+//! #[serde(deny_unknown_fields, default)]
+//! struct Timeouts {
+//!     connect: HumanDuration,
+//! }
+//!
+//! impl Default for Timeouts {
+//!     fn default() -> Self {
+//!         Self { connect: HumanDuration::from_secs(2) }
+//!     }
+//! }
+//!
+//! let error = load_str::<Timeouts>("gateway.toml", "conect = '1s'").unwrap_err();
+//! assert_eq!(
+//!     error.to_string(),
+//!     "gateway.toml: conect: unknown key; did you mean `connect`? allowed keys: connect (line 1)"
+//! );
+//! ```
+//!
 //! This is the only crate that reads the environment.
 
 mod error;
