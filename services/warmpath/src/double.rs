@@ -285,3 +285,6 @@ impl DoubleHandle {
 /// How often, and for how long at most, the end of connections is waited for.
 const CLOSE_POLL: Duration = Duration::from_millis(2);
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;
