@@ -1,0 +1,194 @@
+//! Short requests to one engine: bounded in time and in bytes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, SERVER};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::Error;
+use crate::config::BackendConfig;
+
+/// Engines close idle connections after five seconds; ours go before that.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// One connection serves a backend's requests in turn; a second is for when it is slow to free.
+const IDLE_CONNECTIONS: usize = 2;
+
+pub(crate) type Connector = HttpsConnector<HttpConnector>;
+
+/// A connector for all backends. The machine's certificates are read only if one needs them.
+///
+/// # Errors
+/// TLS is needed and no certificates can be read.
+pub(crate) fn connector(tls: bool, connect_timeout: Duration) -> Result<Connector, Error> {
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(connect_timeout));
+    let provider = rustls::crypto::ring::default_provider();
+    let builder = HttpsConnectorBuilder::new();
+    let builder = if tls {
+        builder.with_provider_and_native_roots(provider).map_err(|e| Error::Tls(e.to_string()))?
+    } else {
+        let config = ClientConfig::builder_with_provider(provider.into())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| Error::Tls(e.to_string()))?
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        builder.with_tls_config(config)
+    };
+    Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
+}
+
+/// A client of one backend, with connections of its own.
+#[derive(Clone)]
+pub(crate) struct EngineClient {
+    client: Client<Connector, Full<Bytes>>,
+    base: String,
+    authorization: Option<HeaderValue>,
+}
+
+/// An answer, whatever its status.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    /// The `server` header.
+    pub(crate) server: Option<String>,
+    pub(crate) body: Bytes,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("no answer in time")]
+    Timeout,
+    #[error("no connection")]
+    Connect,
+    #[error("the connection broke")]
+    Broken,
+    #[error("the answer is larger than allowed")]
+    TooLarge,
+    #[error("the answer has a status that is no success")]
+    Status,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Fault; 5] =
+        [Fault::Timeout, Fault::Connect, Fault::Broken, Fault::TooLarge, Fault::Status];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Fault::Timeout => "timeout",
+            Fault::Connect => "connect",
+            Fault::Broken => "broken",
+            Fault::TooLarge => "too_large",
+            Fault::Status => "status",
+        }
+    }
+}
+
+impl Answer {
+    /// The answer, if it is a success.
+    pub(crate) fn success(self) -> Result<Self, Fault> {
+        if self.status.is_success() { Ok(self) } else { Err(Fault::Status) }
+    }
+
+    /// Whether the engine has no such route, or not for this method.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(
+            self.status,
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
+        )
+    }
+}
+
+impl EngineClient {
+    pub(crate) fn new(connector: Connector, backend: &BackendConfig) -> Self {
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .build(connector);
+        Self { client, base: backend.url.to_string(), authorization: backend.authorization.clone() }
+    }
+
+    /// Fetches `path`; the whole answer has to arrive within `limit`.
+    ///
+    /// # Errors
+    /// See [`Fault`]; any status is an answer.
+    pub(crate) async fn get(
+        &self,
+        path: &str,
+        max_bytes: usize,
+        limit: Duration,
+    ) -> Result<Answer, Fault> {
+        self.send(Method::GET, path, Bytes::new(), max_bytes, limit).await
+    }
+
+    /// Posts JSON.
+    ///
+    /// # Errors
+    /// See [`Fault`]; any status is an answer.
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        json: Vec<u8>,
+        max_bytes: usize,
+        limit: Duration,
+    ) -> Result<Answer, Fault> {
+        self.send(Method::POST, path, json.into(), max_bytes, limit).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        max_bytes: usize,
+        limit: Duration,
+    ) -> Result<Answer, Fault> {
+        let mut request = Request::new(Full::new(body));
+        *request.uri_mut() = format!("{}{path}", self.base).parse().map_err(|_| Fault::Connect)?;
+        if method == Method::POST {
+            let json = HeaderValue::from_static("application/json");
+            request.headers_mut().insert(CONTENT_TYPE, json);
+        }
+        *request.method_mut() = method;
+        if let Some(value) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, value.clone());
+        }
+        tokio::time::timeout(limit, self.exchange(request, max_bytes))
+            .await
+            .unwrap_or(Err(Fault::Timeout))
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        max_bytes: usize,
+    ) -> Result<Answer, Fault> {
+        let response = self
+            .client
+            .request(request)
+            .await
+            .map_err(|e| if e.is_connect() { Fault::Connect } else { Fault::Broken })?;
+        let status = response.status();
+        let server = response.headers().get(SERVER).and_then(|v| v.to_str().ok());
+        let server = server.map(str::to_owned);
+        let body = Limited::new(response.into_body(), max_bytes).collect().await;
+        let body =
+            body.map_err(
+                |e| {
+                    if e.is::<LengthLimitError>() { Fault::TooLarge } else { Fault::Broken }
+                },
+            )?;
+        Ok(Answer { status, server, body: body.to_bytes() })
+    }
+}

@@ -1,0 +1,238 @@
+//! Scripted engines and a telemetry that watches them at a quick pace.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::IntoResponse;
+use domain::{Backend, Fleet, ModelId};
+use lifecycle::{Lifecycle, ShutdownOutcome};
+use parking_lot::Mutex;
+use prometheus::Registry;
+use settings::HumanDuration;
+use tokenization::ModelFolder;
+use tokio::sync::watch;
+
+use crate::{Config, Deps, RawBackend, RawConfig};
+
+/// What a scripted engine answers.
+#[derive(Clone)]
+pub(super) struct Script {
+    pub(super) health: u16,
+    pub(super) models: (u16, String),
+    pub(super) metrics: (u16, String),
+    pub(super) tokenize: Tokenize,
+    /// It accepts requests and never answers.
+    pub(super) silent: bool,
+}
+
+#[derive(Clone)]
+pub(super) enum Tokenize {
+    Missing,
+    /// As this folder does.
+    Like(Arc<ModelFolder>),
+    /// One token too many.
+    Wrong(Arc<ModelFolder>),
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            health: 200,
+            models: (200, listing(&["model"])),
+            metrics: (200, page(100.0, 1000, 2, 1)),
+            tokenize: Tokenize::Missing,
+            silent: false,
+        }
+    }
+}
+
+pub(super) fn listing(models: &[&str]) -> String {
+    let data: Vec<serde_json::Value> = models
+        .iter()
+        .map(|id| {
+            serde_json::json!({
+                "id": id, "object": "model", "owned_by": "vllm", "max_model_len": 4096,
+                "root": "/models/x",
+            })
+        })
+        .collect();
+    serde_json::json!({ "object": "list", "data": data }).to_string()
+}
+
+/// A page of vLLM's.
+pub(super) fn page(start: f64, prompt_tokens: u64, running: u32, waiting: u32) -> String {
+    format!(
+        "process_start_time_seconds {start}\n\
+         vllm:num_requests_running{{engine=\"0\",model_name=\"model\"}} {running}\n\
+         vllm:num_requests_waiting{{engine=\"0\",model_name=\"model\"}} {waiting}\n\
+         vllm:prompt_tokens_total{{engine=\"0\",model_name=\"model\"}} {prompt_tokens}\n\
+         vllm:cache_config_info{{block_size=\"16\",num_gpu_blocks=\"601\",\
+         enable_prefix_caching=\"True\",engine=\"0\"}} 1.0\n"
+    )
+}
+
+/// A scripted engine; it ends with the test.
+pub(super) struct Engine {
+    pub(super) address: SocketAddr,
+    script: Arc<Mutex<Script>>,
+    pub(super) asked: Arc<AtomicU32>,
+    lifecycle: Lifecycle,
+}
+
+#[derive(Clone)]
+struct Served {
+    script: Arc<Mutex<Script>>,
+    asked: Arc<AtomicU32>,
+}
+
+impl Engine {
+    pub(super) async fn start(script: Script) -> Self {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let listener = tokio::net::TcpListener::bind(any).await.expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        let script = Arc::new(Mutex::new(script));
+        let asked = Arc::new(AtomicU32::new(0));
+        let served = Served { script: script.clone(), asked: asked.clone() };
+        let routes = Router::new().fallback(answer).with_state(served);
+        let lifecycle = Lifecycle::new();
+        lifecycle.spawn("engine", async move {
+            axum::serve(listener, routes).await.expect("serves until aborted");
+        });
+        Self { address, script, asked, lifecycle }
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut Script)) {
+        change(&mut self.script.lock());
+    }
+
+    pub(super) fn requests(&self) -> u32 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn backend(&self, id: &str) -> RawBackend {
+        RawBackend {
+            id: id.into(),
+            url: format!("http://{}", self.address),
+            engine: None,
+            api_key: None,
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.lifecycle.begin_drain();
+    }
+}
+
+async fn answer(State(served): State<Served>, uri: Uri, body: Bytes) -> impl IntoResponse {
+    served.asked.fetch_add(1, Ordering::Relaxed);
+    let script = served.script.lock().clone();
+    if script.silent {
+        std::future::pending::<()>().await;
+    }
+    let status = |code: u16| StatusCode::from_u16(code).expect("a valid status");
+    match uri.path() {
+        "/health" => (status(script.health), String::new()),
+        "/v1/models" => (status(script.models.0), script.models.1),
+        "/metrics" => (status(script.metrics.0), script.metrics.1),
+        "/tokenize" => tokenize(&script.tokenize, &body),
+        _ => (StatusCode::NOT_FOUND, "{\"detail\":\"Not Found\"}".to_owned()),
+    }
+}
+
+fn tokenize(how: &Tokenize, body: &[u8]) -> (StatusCode, String) {
+    let (folder, surplus) = match how {
+        Tokenize::Missing => return (StatusCode::NOT_FOUND, String::new()),
+        Tokenize::Like(folder) => (folder, None),
+        Tokenize::Wrong(folder) => (folder, Some(7)),
+    };
+    let body: serde_json::Value = serde_json::from_slice(body).expect("JSON is sent");
+    assert_eq!(body["model"], "model");
+    assert_eq!(body["add_generation_prompt"], true);
+    let request = tokenization::ChatRequest::from_body(&body).expect("a chat");
+    let mut tokens = folder.tokenize_chat(&request).expect("renders").tokens;
+    tokens.extend(surplus);
+    let answer = serde_json::json!({ "count": tokens.len(), "tokens": tokens });
+    (StatusCode::OK, answer.to_string())
+}
+
+/// A running telemetry.
+pub(super) struct Watch {
+    pub(super) fleet: watch::Receiver<Arc<Fleet>>,
+    pub(super) registry: Registry,
+    lifecycle: Lifecycle,
+}
+
+impl Watch {
+    pub(super) fn start(backends: Vec<RawBackend>) -> Self {
+        Self::with(backends, HashMap::new())
+    }
+
+    /// Everything ten times a second or more, so that a test waits for milliseconds.
+    pub(super) fn with(
+        backends: Vec<RawBackend>,
+        models: HashMap<ModelId, Arc<ModelFolder>>,
+    ) -> Self {
+        let raw = RawConfig {
+            probe_interval: HumanDuration::from_millis(20),
+            metrics_interval: HumanDuration::from_millis(10),
+            listing_interval: HumanDuration::from_millis(60),
+            timeout: HumanDuration::from_millis(500),
+        };
+        let config = Config::new(raw, backends).expect("valid");
+        let (registry, lifecycle) = (Registry::new(), Lifecycle::new());
+        let deps = Deps { registry: registry.clone(), spawner: lifecycle.spawner(), models };
+        let service = config.build(deps).expect("an empty registry");
+        let fleet = service.fleet();
+        lifecycle.spawn("telemetry", service.run(lifecycle.drain()));
+        Self { fleet, registry, lifecycle }
+    }
+
+    /// Waits until the backend is as wanted.
+    pub(super) async fn until(
+        &mut self,
+        id: &str,
+        what: &str,
+        wanted: impl Fn(&Backend) -> bool,
+    ) -> Arc<Backend> {
+        let id = id.into();
+        let found = self.fleet.wait_for(|f| f.backend(&id).is_some_and(|b| wanted(b)));
+        let fleet = tokio::time::timeout(Duration::from_secs(20), found)
+            .await
+            .unwrap_or_else(|_| panic!("never came to: {what}"))
+            .expect("telemetry runs");
+        fleet.backend(&id).expect("just found").clone()
+    }
+
+    /// Waits until the engine was asked so many times more.
+    pub(super) async fn asked(&mut self, engine: &Engine, times: u32) {
+        let goal = engine.requests() + times;
+        let wait = async {
+            while engine.requests() < goal {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("it goes on asking");
+    }
+
+    pub(super) fn now(&self, id: &str) -> Arc<Backend> {
+        self.fleet.borrow().backend(&id.into()).expect("configured").clone()
+    }
+
+    pub(super) fn metrics(&self) -> String {
+        instrumentation::encode(&self.registry)
+    }
+
+    pub(super) async fn stop(self) {
+        let outcome = self.lifecycle.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(outcome, ShutdownOutcome::Clean);
+    }
+}
