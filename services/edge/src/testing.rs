@@ -14,9 +14,9 @@ use instrumentation::Registry;
 use lifecycle::Lifecycle;
 use settings::Redacted;
 
-pub(crate) use self::client::{Client, Reply};
+pub(crate) use self::client::{Client, Reply, read_reply, request_bytes};
 pub(crate) use self::engine::{Engine, Step, answer, event, events, sse};
-pub(crate) use self::router::{Events, Router};
+pub(crate) use self::router::Router;
 use crate::config::{Config, RawConfig, RawKey, RawTenant};
 use crate::gateway::Gateway;
 
@@ -124,6 +124,19 @@ pub(crate) fn eventually<'a>(
         }
         panic!("{what} ({caller})");
     }
+}
+
+/// A tenant without limits, changed.
+pub(crate) fn tenant(id: &str, change: impl FnOnce(&mut RawTenant)) -> RawTenant {
+    let mut tenant = RawTenant {
+        id: id.to_owned(),
+        requests_per_minute: None,
+        max_concurrency: None,
+        debug_headers: false,
+        models: None,
+    };
+    change(&mut tenant);
+    tenant
 }
 
 /// Checks the shape and the code of an error of the gateway's own.

@@ -1,4 +1,11 @@
 //! Whole requests over real sockets: scripted engines behind an edge, raw clients before it.
 
+mod access;
+mod cancel;
 mod failover;
+mod interrupted;
+mod lifetime;
 mod passing;
+mod pool;
+mod routes;
+mod timing;

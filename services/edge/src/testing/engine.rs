@@ -114,9 +114,14 @@ impl Engine {
 
     /// Waits until every connection has ended.
     pub(crate) async fn await_all_closed(&self) {
+        self.await_all_closed_but(0).await;
+    }
+
+    /// Waits until only so many connections are open.
+    pub(crate) async fn await_all_closed_but(&self, open: usize) {
         eventually("a connection to the engine is open", || {
             let state = self.state.lock();
-            state.ended == state.accepted
+            state.accepted - state.ended == open
         })
         .await;
     }

@@ -44,10 +44,6 @@ impl Router {
         self.seen.lock().routes.clone()
     }
 
-    pub(crate) fn reports(&self) -> Vec<Report> {
-        self.seen.lock().reports.clone()
-    }
-
     /// The reports so far, by name, one list per lease in the order of the leases.
     pub(crate) fn events(&self) -> Vec<Events> {
         let seen = self.seen.lock();
