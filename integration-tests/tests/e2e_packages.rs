@@ -30,7 +30,9 @@ fn the_model_is_a_gguf_file() {
 }
 
 #[test]
-fn the_binary_runs() {
+fn the_binary_says_what_it_is() {
     let run = Command::new(environment::warmpath_binary()).arg("--version").output().unwrap();
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let said = String::from_utf8_lossy(&run.stdout);
+    let expected = concat!("warmpath ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(said.trim_end(), expected, "{}", String::from_utf8_lossy(&run.stderr));
 }
