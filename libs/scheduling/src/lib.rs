@@ -19,5 +19,6 @@ pub mod select;
 pub use fit::{Coefficients, PrefillFit};
 pub use load::{LoadBook, Sample, Work};
 pub use select::{
-    CandidateView, Config, Policy, RANKED_LIMIT, Scored, Selection, Selector, UnknownPolicy, select,
+    CandidateView, Config, Policy, RANKED_LIMIT, Scored, Selection, Selector, UnknownPolicy, score,
+    select,
 };

@@ -190,19 +190,21 @@ impl Selector {
 /// total. `least-load` goes by requests in flight, `round-robin` by turn alone; both break ties
 /// by turn, and both still report the score's parts.
 pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
-    let totals: Vec<f64> = candidates.iter().map(|c| parts(config, c).total_seconds()).collect();
+    let totals: Vec<f64> = candidates.iter().map(|c| score(config, c).total_seconds()).collect();
     let order = Order { policy: config.policy, candidates, totals: &totals };
     let Some(winner) = order.winner(config) else {
         return Selection { ranked: Vec::new(), reason: DecisionReason::Cold };
     };
     let ranked = order.ranked(winner).into_iter().map(|index| {
-        let parts = parts(config, &candidates[index]);
+        let parts = score(config, &candidates[index]);
         Scored { index, parts, total_seconds: totals[index] }
     });
     Selection { ranked: ranked.collect(), reason: reason(config.policy, candidates, winner) }
 }
 
-fn parts(config: &Config, view: &CandidateView<'_>) -> ScoreParts {
+/// The score of one candidate, as [`select`] compares it: for those that want to know of
+/// candidates beyond the ranked ones.
+pub fn score(config: &Config, view: &CandidateView<'_>) -> ScoreParts {
     let coefficients = view.fit.coefficients();
     let evicted = coefficients.token_seconds(view.evict_tokens, 0);
     ScoreParts {

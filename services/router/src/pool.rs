@@ -21,11 +21,11 @@ mod report;
 mod trace;
 mod view;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use domain::{
-    BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RejectReason, Report, Route,
+    Backend, BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RejectReason, Report, Route,
 };
 use kv_index::{KvIndex, Matches};
 use parking_lot::Mutex;
@@ -52,6 +52,9 @@ pub(crate) type Routed = (Result<Decision, RejectReason>, Trace);
 /// The pool of one model.
 pub(crate) struct Pool {
     pub(crate) model: ModelId,
+    /// The backends of the last reconcile. Held over a whole reconcile, so that one at a time
+    /// runs; decisions never take it.
+    seated: Mutex<HashMap<BackendId, Arc<Backend>>>,
     state: Mutex<State>,
 }
 
@@ -64,6 +67,7 @@ pub(crate) struct State {
     metrics: PoolMetrics,
     ranks: Vec<Rank>,
     position: HashMap<RankKey, usize>,
+    by_backend: HashMap<BackendId, Vec<RankKey>>,
     /// One index for each unit ever in use; kept for the pool's life, so that a booking of a
     /// rank that is gone can never meet a younger index.
     mirrors: Vec<Mirror>,
@@ -95,6 +99,7 @@ impl Pool {
         let metrics = families.pool(&model);
         Self {
             model: model.clone(),
+            seated: Mutex::default(),
             state: Mutex::new(State {
                 model,
                 number,
@@ -103,6 +108,7 @@ impl Pool {
                 metrics,
                 ranks: Vec::new(),
                 position: HashMap::new(),
+                by_backend: HashMap::new(),
                 mirrors: Vec::new(),
                 leases: BTreeMap::new(),
                 retired_fits: HashMap::new(),
@@ -115,9 +121,28 @@ impl Pool {
         }
     }
 
-    /// Brings the ranks in line with the fleet.
+    /// Brings the ranks in line with the fleet. Decisions wait only for what changed.
     pub(crate) fn reconcile(&self, seats: &[Seat<'_>]) {
-        self.state.lock().reconcile(seats);
+        let mut seated = self.seated.lock();
+        let changed: Vec<Seat<'_>> = seats
+            .iter()
+            .filter(|s| {
+                seated.get(&s.backend.id).is_none_or(|before| !Arc::ptr_eq(before, s.backend))
+            })
+            .copied()
+            .collect();
+        let present: HashSet<&BackendId> = seats.iter().map(|s| &s.backend.id).collect();
+        let gone: Vec<BackendId> =
+            seated.keys().filter(|id| !present.contains(id)).cloned().collect();
+        for id in &gone {
+            seated.remove(id);
+        }
+        for seat in &changed {
+            seated.insert(seat.backend.id.clone(), seat.backend.clone());
+        }
+        if !gone.is_empty() || !changed.is_empty() {
+            self.state.lock().reconcile(&gone, &changed);
+        }
     }
 
     /// Chooses and books.
@@ -177,11 +202,15 @@ impl State {
 
     /// Begins the prefills whose predicted time has come.
     fn advance(&mut self, now: Moment) {
-        for rank in &mut self.ranks {
-            for lease in rank.load.due_starts(now) {
-                if let Some(lease) = self.leases.get_mut(&lease) {
-                    start(&mut self.mirrors, lease);
-                }
+        for at in 0..self.ranks.len() {
+            self.advance_rank(at, now);
+        }
+    }
+
+    fn advance_rank(&mut self, at: usize, now: Moment) {
+        for lease in self.ranks[at].load.due_starts(now) {
+            if let Some(lease) = self.leases.get_mut(&lease) {
+                start(&mut self.mirrors, lease);
             }
         }
     }

@@ -7,3 +7,4 @@ mod kit;
 mod lifetimes;
 mod load;
 mod prefixes;
+mod reference;

@@ -60,7 +60,7 @@ impl State {
         self.match_prompt(route.prompt.as_ref());
         let prospects = self.prospects(&eligible, route.prompt.as_ref(), now);
         let selection = self.choose(route, &prospects, now);
-        let trace = self.explain(route, &standings, &prospects, &selection);
+        let trace = self.explain(route, &standings, &prospects, &selection, now);
         let decision = self.book(route, &prospects, &selection, now);
         (Ok(decision), trace)
     }
@@ -166,30 +166,29 @@ impl State {
     }
 
     fn choose(&self, route: &Route, prospects: &[Prospect], now: Moment) -> Selection {
-        let views: Vec<CandidateView<'_>> = prospects
-            .iter()
-            .map(|p| {
-                let rank = &self.ranks[p.at];
-                CandidateView {
-                    matched_blocks: p.matched_blocks,
-                    cached_tokens: p.cached_tokens,
-                    uncached_tokens: p.uncached_tokens,
-                    queue_delay_seconds: p.queue_delay_seconds,
-                    network_seconds: rank.seen.network.as_secs_f64(),
-                    evict_tokens: p.evict_tokens,
-                    booked_seconds: rank.load.booked_seconds(now),
-                    in_flight: rank.load.in_flight()
-                        + rank.load.foreign_requests(now).round() as u32,
-                    last_chosen: rank.last_chosen,
-                    saturated: p.queue_delay_seconds > SATURATED_SECONDS,
-                    fit: &rank.fit,
-                }
-            })
-            .collect();
+        let views: Vec<CandidateView<'_>> =
+            prospects.iter().map(|p| self.candidate_view(p, now)).collect();
         if route.prompt.is_none() {
             return select(&Config { policy: Policy::LeastLoad, ..self.config }, &views);
         }
         select(&self.config, &views)
+    }
+
+    pub(super) fn candidate_view(&self, prospect: &Prospect, now: Moment) -> CandidateView<'_> {
+        let rank = &self.ranks[prospect.at];
+        CandidateView {
+            matched_blocks: prospect.matched_blocks,
+            cached_tokens: prospect.cached_tokens,
+            uncached_tokens: prospect.uncached_tokens,
+            queue_delay_seconds: prospect.queue_delay_seconds,
+            network_seconds: rank.seen.network.as_secs_f64(),
+            evict_tokens: prospect.evict_tokens,
+            booked_seconds: rank.load.booked_seconds(now),
+            in_flight: rank.load.in_flight() + rank.load.foreign_requests(now).round() as u32,
+            last_chosen: rank.last_chosen,
+            saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
+            fit: &rank.fit,
+        }
     }
 
     fn book(

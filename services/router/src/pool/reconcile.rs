@@ -1,9 +1,9 @@
 //! Ranks come, change and go with the fleet.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use domain::{Backend, BlockUnit, RankId, RankState, ServedModel};
+use domain::{Backend, BackendId, BlockUnit, RankId, RankState, ServedModel};
 use scheduling::{Coefficients, PrefillFit};
 
 use super::State;
@@ -21,31 +21,52 @@ pub(crate) struct Seat<'a> {
 }
 
 impl State {
-    /// Brings the ranks in line with `seats`. What belongs to a rank that stays (bookings,
-    /// counts, breaker, fit, cache content) is not touched by any number of reconciles.
-    pub(super) fn reconcile(&mut self, seats: &[Seat<'_>]) {
-        let wanted: HashSet<RankId> = seats
-            .iter()
-            .flat_map(|s| s.backend.ranks.iter().map(|r| s.backend.rank_id(r.rank)))
-            .collect();
-        let gone: Vec<RankKey> =
-            self.ranks.iter().filter(|r| !wanted.contains(&r.id)).map(|r| r.key).collect();
-        for key in gone {
-            self.retire(key);
-        }
-        let known: std::collections::HashMap<RankId, RankKey> =
-            self.ranks.iter().map(|r| (r.id.clone(), r.key)).collect();
-        for seat in seats {
-            for state in &seat.backend.ranks {
-                match known.get(&seat.backend.rank_id(state.rank)) {
-                    Some(key) => self.refresh(*key, seat, state),
-                    None => self.admit(seat, state),
-                }
+    /// Takes out the backends that are `gone`, and brings the ranks of those that `changed` in
+    /// line. What belongs to a rank that stays (bookings, counts, breaker, fit, cache content) is
+    /// not touched by any number of reconciles.
+    pub(super) fn reconcile(&mut self, gone: &[BackendId], changed: &[Seat<'_>]) {
+        for id in gone {
+            for key in self.by_backend.remove(id).unwrap_or_default() {
+                self.retire(key);
             }
+        }
+        for seat in changed {
+            self.reseat(seat);
         }
     }
 
-    fn admit(&mut self, seat: &Seat<'_>, state: &RankState) {
+    fn reseat(&mut self, seat: &Seat<'_>) {
+        let held = self.by_backend.remove(&seat.backend.id).unwrap_or_default();
+        let mut known: HashMap<RankId, RankKey> = held
+            .into_iter()
+            .filter_map(|key| Some((self.ranks[*self.position.get(&key)?].id.clone(), key)))
+            .collect();
+        let stays = |id: &RankId| {
+            id.incarnation == seat.backend.incarnation
+                && seat.backend.ranks.iter().any(|r| r.rank == id.rank)
+        };
+        let leaving: Vec<RankId> = known.keys().filter(|id| !stays(id)).cloned().collect();
+        // Out before in: the series of both have the same labels.
+        for id in leaving {
+            if let Some(key) = known.remove(&id) {
+                self.retire(key);
+            }
+        }
+        let mut keys = Vec::with_capacity(seat.backend.ranks.len());
+        for state in &seat.backend.ranks {
+            let key = match known.remove(&seat.backend.rank_id(state.rank)) {
+                Some(key) => {
+                    self.refresh(key, seat, state);
+                    key
+                }
+                None => self.admit(seat, state),
+            };
+            keys.push(key);
+        }
+        self.by_backend.insert(seat.backend.id.clone(), keys);
+    }
+
+    fn admit(&mut self, seat: &Seat<'_>, state: &RankState) -> RankKey {
         let id = seat.backend.rank_id(state.rank);
         let fit = match self.retired_fits.remove(&(id.backend.clone(), id.rank)) {
             Some(fit) => fit,
@@ -67,12 +88,13 @@ impl State {
         self.position.insert(key, self.ranks.len());
         self.ranks.push(rank);
         self.home(self.ranks.len() - 1);
+        key
     }
 
     fn refresh(&mut self, key: RankKey, seat: &Seat<'_>, state: &RankState) {
         let Some(&at) = self.position.get(&key) else { return };
         let rank = &mut self.ranks[at];
-        if Arc::ptr_eq(&rank.seen, seat.backend) || !rank.observe(seat.backend, seat.model, state) {
+        if !rank.observe(seat.backend, seat.model, state) {
             return;
         }
         let (profile, level) = (rank.profile, rank.profile.level());

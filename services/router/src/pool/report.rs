@@ -22,8 +22,10 @@ const RESCALE_AT: f64 = 0.05;
 
 impl State {
     pub(super) fn report(&mut self, report: &Report, now: Moment) -> Option<Outcome> {
-        self.advance(now);
         let id = report.lease();
+        if let Some(&at) = self.position.get(&self.leases.get(&id)?.rank) {
+            self.advance_rank(at, now);
+        }
         match *report {
             Report::FirstToken { .. } => self.first_token(id, now),
             Report::Progress { generated, .. } => {
@@ -59,7 +61,7 @@ impl State {
             self.share_prior();
         }
         // What was booked before it has begun as well, and in that order.
-        self.advance(now);
+        self.advance_rank(at, now);
         start(&mut self.mirrors, self.leases.get_mut(&id)?);
         Some(Outcome::FirstToken { seconds })
     }

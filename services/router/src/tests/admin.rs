@@ -138,3 +138,24 @@ fn predictions_are_held_against_what_was_delivered() {
         assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
     }
 }
+
+#[test]
+fn a_pool_of_many_is_explained_by_those_that_matter() {
+    let mut bench = Bench::new(fleet_of(60));
+    for d in 0..60 {
+        bench.serve(doc(d, 40));
+    }
+    let decision = bench.route(doc(1, 40));
+    let id = format!("r{}", 61);
+    let told = bench.router.explain(&id).expect("just decided");
+    let attempt = &told["attempts"][0];
+    let candidates = attempt["candidates"].as_array().expect("a list");
+    assert_eq!(candidates.len(), 24);
+    assert_eq!(attempt["candidates_omitted"], 36);
+    assert_eq!(candidates[0]["backend"], decision.chosen.rank.backend.as_str());
+    assert!(candidates[1..].iter().all(|c| c["score"]["total_seconds"].as_f64() > Some(0.0)));
+    let mut names: Vec<&str> = candidates.iter().filter_map(|c| c["backend"].as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 24, "each stands there once");
+}
