@@ -259,15 +259,15 @@ impl DoubleHandle {
         self.closed().await;
     }
 
-    /// Closes the port and lets the requests in flight finish, at most for `limit`; then ends.
-    pub async fn shutdown(&self, limit: Duration) {
+    /// Closes the port and lets the requests in flight finish, for ten seconds at most; then ends.
+    pub async fn shutdown(&self) {
         self.stop.cancel();
         let finished = async {
             while !self.server.is_finished() {
                 tokio::time::sleep(CLOSE_POLL).await;
             }
         };
-        let _ = tokio::time::timeout(limit, finished).await;
+        let _ = tokio::time::timeout(SHUTDOWN_LIMIT, finished).await;
         self.kill().await;
     }
 
@@ -282,6 +282,8 @@ impl DoubleHandle {
     }
 }
 
+/// Time for requests in flight to finish at a shutdown.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 /// How often, and for how long at most, the end of connections is waited for.
 const CLOSE_POLL: Duration = Duration::from_millis(2);
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);

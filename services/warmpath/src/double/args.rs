@@ -9,11 +9,8 @@ use lifecycle::Lifecycle;
 use sim::EngineConfig;
 use tokenization::ModelFolder;
 
-use super::fault::Fault;
+use super::fault::{FORMS, Fault};
 use super::{Double, config};
-
-/// Time for requests in flight to finish after a signal.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Run an engine double: an OpenAI-compatible server that behaves like one vLLM engine (prefix
 /// cache, batching, metrics) but computes nothing.
@@ -69,13 +66,17 @@ pub struct Args {
     /// tokenising: for measuring what stands in front of it.
     #[arg(long = "static")]
     pub static_response: bool,
-    /// Inject a fault; may be given several times. Forms: refuse, close, reset,
-    /// status=CODE[,retry-after=SECONDS], silent, delay=MS, reset-after=N, close-after=N,
-    /// end-after=N, stall-after=N, comments=N, bad-json=N, giant=BYTES, one-byte-writes. Each may
-    /// be followed by ,times=K (the next K requests only) and ,all (health and metrics too).
-    /// `POST /fault {"faults": ["…"]}` changes them while it runs.
-    #[arg(long = "fault", value_name = "SPEC")]
+    /// Faults to inject.
+    #[arg(long = "fault", value_name = "SPEC", help = fault_help())]
     pub faults: Vec<Fault>,
+}
+
+fn fault_help() -> String {
+    format!(
+        "Inject a fault; may be given several times. One of {FORMS}. N counts content events, \
+         `times=K` spares all but the next K requests, `all` hits health checks and metrics too. \
+         `POST /fault {{\"faults\": [\"SPEC\", …]}}` changes them while it runs"
+    )
 }
 
 impl Args {
@@ -112,16 +113,21 @@ impl Args {
     }
 }
 
-/// Runs a double until SIGINT or SIGTERM, then lets requests in flight finish.
+/// Runs a double until SIGINT or SIGTERM, then lets requests in flight finish. Blocks the thread.
 ///
 /// # Errors
 /// An argument that makes no sense, or an address that cannot be listened on.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
     let address = SocketAddr::new(args.host, args.port);
     let double = args.into_double()?;
     let handle = double.spawn(lifecycle::bind(address).await?)?;
     println!("engine double listens on http://{}", handle.addr());
     Lifecycle::new().run_until_signal().await?;
-    handle.shutdown(SHUTDOWN_LIMIT).await;
+    handle.shutdown().await;
     Ok(())
 }

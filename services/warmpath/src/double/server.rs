@@ -28,7 +28,8 @@ pub(crate) async fn serve(engine: Arc<Engine>, listener: TcpListener, stop: Canc
     let mut listener = Some(listener);
     let mut connections = JoinSet::new();
     loop {
-        if *refusing.borrow_and_update() {
+        let refuse = *refusing.borrow_and_update();
+        if refuse {
             listener = None;
         } else if listener.is_none() {
             listener = listen_again(address).await;
@@ -47,6 +48,7 @@ pub(crate) async fn serve(engine: Arc<Engine>, listener: TcpListener, stop: Canc
             }
             Some(_) = connections.join_next() => {}
             _ = refusing.changed() => {}
+            () = tokio::time::sleep(RETRY_PAUSE), if listener.is_none() && !refuse => {}
             () = stop.cancelled() => break,
         }
     }
@@ -68,7 +70,6 @@ async fn listen_again(address: SocketAddr) -> Option<TcpListener> {
         Ok(listener) => Some(listener),
         Err(error) => {
             tracing::warn!(%error, %address, "the port cannot be opened again yet");
-            tokio::time::sleep(RETRY_PAUSE).await;
             None
         }
     }

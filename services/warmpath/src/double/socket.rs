@@ -55,14 +55,16 @@ impl SocketControl {
         self.flushes.load(Ordering::Acquire)
     }
 
-    /// Waits until the connection was without a request for `limit`.
+    /// Waits until the connection was without a request for `limit` after a response. As with
+    /// uvicorn, one that has not carried a request yet is not idle.
     pub(crate) async fn idle_for(&self, limit: Duration) {
+        self.response_ended.notified().await;
         loop {
             if self.busy.load(Ordering::Acquire) {
                 self.response_ended.notified().await;
                 continue;
             }
-            if self.close_when_idle.load(Ordering::Acquire) {
+            if limit.is_zero() || self.close_when_idle.load(Ordering::Acquire) {
                 return;
             }
             tokio::select! {

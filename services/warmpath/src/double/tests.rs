@@ -346,7 +346,7 @@ async fn a_shutdown_lets_streams_finish() {
     let mut client = Client::connect(double.addr()).await;
     client.send("POST", "/v1/chat/completions", &body.to_string()).await;
     eventually("it runs", || double.stats().running == 1).await;
-    let (reply, ()) = tokio::join!(client.read(), double.shutdown(Duration::from_secs(10)));
+    let (reply, ()) = tokio::join!(client.read(), double.shutdown());
     assert_eq!(reply.end, End::Complete);
     assert_eq!(reply.events().last().map(String::as_str), Some("[DONE]"));
     assert!(tokio::net::TcpStream::connect(double.addr()).await.is_err());
