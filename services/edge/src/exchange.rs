@@ -4,6 +4,7 @@
 //! mended by asking another engine, and is then polled by the client's response body. Bytes go
 //! through unchanged, but for a usage event that the gateway asked for on its own account.
 
+mod fault;
 mod plain;
 mod sse;
 
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use domain::{ErrorCode, FailureClass, Moment, Usage};
 use openai_api::ApiError;
 
+use self::fault::Fault;
 use self::plain::UsageTap;
 use self::sse::EventReader;
 use crate::lease::Lease;
@@ -100,6 +102,31 @@ pub(crate) enum Commit {
     Failed(FailureClass),
 }
 
+/// How an answer is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// As events; `drop_usage`: without the usage event that the client did not ask for.
+    Events {
+        /// Whether that event is to be dropped.
+        drop_usage: bool,
+    },
+    /// As one JSON document.
+    Plain,
+    /// Not at all.
+    Opaque,
+}
+
+/// The engine's answer broke off.
+#[derive(Debug, thiserror::Error)]
+#[error("the engine's answer broke off")]
+pub(crate) struct Broken;
+
+enum Read {
+    Some,
+    End,
+    Broken(Fault),
+}
+
 impl Exchange {
     /// An answer whose head has come and says that all is well.
     pub(crate) fn new(
@@ -158,12 +185,10 @@ impl Exchange {
             }
             match self.poll_read(cx) {
                 Poll::Ready(Read::Some) => {}
-                Poll::Ready(Read::End) => {
-                    if let Err(fault) = self.check_end() {
-                        return Poll::Ready(self.fail_held(fault.class));
-                    }
-                    self.end_well();
-                }
+                Poll::Ready(Read::End) => match self.check_end() {
+                    Ok(()) => self.end_well(),
+                    Err(fault) => return Poll::Ready(self.fail_held(fault.class)),
+                },
                 Poll::Ready(Read::Broken(fault)) => {
                     return Poll::Ready(self.fail_held(fault.class));
                 }
@@ -271,11 +296,18 @@ impl Exchange {
                 Poll::Ready(Read::Broken(Fault::cut()))
             }
             Poll::Ready(Some(Ok(frame))) => {
+                // A client's connection may stop asking once it has the announced length, so the
+                // end has to be seen with the last piece.
+                let is_last = upstream.is_end();
                 // Trailers carry nothing for a client here and are dropped.
                 if let Ok(bytes) = frame.into_data() {
                     self.take(bytes);
                 }
-                Poll::Ready(Read::Some)
+                if !is_last {
+                    return Poll::Ready(Read::Some);
+                }
+                self.upstream = None;
+                Poll::Ready(Read::End)
             }
         }
     }
@@ -404,74 +436,6 @@ impl Exchange {
     pub(crate) fn discard(mut self) {
         if let Some(upstream) = self.upstream.take() {
             upstream.discard();
-        }
-    }
-}
-
-/// How an answer is read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Form {
-    /// As events; `drop_usage`: without the usage event that the client did not ask for.
-    Events {
-        /// Whether that event is to be dropped.
-        drop_usage: bool,
-    },
-    /// As one JSON document.
-    Plain,
-    /// Not at all.
-    Opaque,
-}
-
-enum Read {
-    Some,
-    End,
-    Broken(Fault),
-}
-
-/// The engine's answer broke off.
-#[derive(Debug, thiserror::Error)]
-#[error("the engine's answer broke off")]
-pub(crate) struct Broken;
-
-/// A way for an answer to go wrong.
-#[derive(Clone, Copy)]
-struct Fault {
-    class: FailureClass,
-    code: ErrorCode,
-    outcome: Outcome,
-    message: &'static str,
-}
-
-impl Fault {
-    const fn cut() -> Self {
-        Self {
-            class: FailureClass::Interrupted,
-            code: ErrorCode::UpstreamInterrupted,
-            outcome: Outcome::UpstreamEof,
-            message: "the engine's answer broke off; what came before is not all of it",
-        }
-    }
-
-    const fn timeout() -> Self {
-        Self {
-            class: FailureClass::Timeout,
-            code: ErrorCode::Timeout,
-            outcome: Outcome::Timeout,
-            message: "the engine took too long to go on; what came before is not all of it",
-        }
-    }
-
-    /// The engine said itself that it failed.
-    const fn of_error(error: sse::EngineError) -> Self {
-        let class = match error {
-            sse::EngineError::Client => FailureClass::ClientError,
-            sse::EngineError::Server => FailureClass::ServerError,
-        };
-        Self {
-            class,
-            code: ErrorCode::UpstreamInterrupted,
-            outcome: Outcome::UpstreamErrorEvent,
-            message: "the engine failed",
         }
     }
 }

@@ -75,6 +75,9 @@ impl<'a> Forward<'a> {
         // A request that does not stream has one limit over all attempts.
         let whole_by = lifecycle::monotonic() + self.gateway.timeouts.total;
         for attempt in 0..self.gateway.max_attempts {
+            if !self.prepared.stream && lifecycle::monotonic() >= whole_by {
+                break;
+            }
             let route = self.route(attempt, record);
             let decision = match self.gateway.routing.route(route).await {
                 Ok(decision) => decision,
@@ -84,7 +87,12 @@ impl<'a> Forward<'a> {
                 self.gateway.families.count_retry(class);
             }
             match self.attempt(decision, whole_by, record).await {
-                Attempt::Answer(answer) => return Ok(answer),
+                Attempt::Answer(answer) => {
+                    if let Some(old) = self.last {
+                        old.exchange.discard();
+                    }
+                    return Ok(answer);
+                }
                 Attempt::Failed(class, answer) => {
                     self.fault = Some(class);
                     if let Some(old) = answer.and_then(|a| self.last.replace(a)) {

@@ -7,13 +7,17 @@ use std::borrow::Cow;
 
 use domain::{BlockUnit, KeyList, ModelId, Prompt};
 use openai_api::{BodyView, Field, PromptField, RouteKind};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokenization::{ChatRequest, KeySpace, ModelFolder, canonical_text};
 
 use crate::fleet::ModelView;
 
 /// Bytes of prose in a token, about, for models without a tokenizer.
 const BYTES_PER_TOKEN: usize = 4;
+
+/// The prompt needs more tokenising than the caller has time for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLong;
 
 /// A prompt as token ids.
 struct Tokens {
@@ -28,17 +32,24 @@ impl Tokens {
     }
 }
 
-/// What routing needs to know of the prompt: of several, of the first.
+/// What routing needs to know of the prompt: of several, of the first. At most `budget` bytes
+/// are tokenised that were not before.
+///
+/// # Errors
+/// The budget does not suffice.
 pub(crate) fn prompt_of(
     view: &BodyView<'_>,
     model: Option<&ModelView>,
     region_secret: &[u8],
-) -> Prompt {
+    budget: usize,
+) -> Result<Prompt, TooLong> {
     let name = ModelId::new(&*view.model);
     let space = KeySpace::new(region_secret, &name, None, view.cache_salt.as_deref());
-    let value = || (view.kind() == RouteKind::Chat).then(|| view.value()).flatten();
-    let chat = value();
-    let tokens = tokens_of(view, chat.as_ref(), model);
+    let chat = (view.kind() == RouteKind::Chat).then(|| view.value()).flatten();
+    let tokens = match (view.kind(), model.and_then(|m| m.folder.as_deref())) {
+        (RouteKind::Chat, folder) => chat_tokens(chat.as_ref(), folder, budget)?,
+        (_, folder) => completion_tokens(view, folder, budget)?,
+    };
     let mut keys = Vec::new();
     if let (Some(tokens), Some(model)) = (&tokens, model) {
         let keyed = &tokens.ids[..tokens.keyed.min(tokens.ids.len())];
@@ -58,7 +69,7 @@ pub(crate) fn prompt_of(
         prompt_bytes(view)
     };
     let count = tokens.map_or(text_bytes / BYTES_PER_TOKEN, |t| t.ids.len());
-    Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys }
+    Ok(Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys })
 }
 
 fn saturated(count: usize) -> u32 {
@@ -72,10 +83,9 @@ fn prompt_bytes(view: &BodyView<'_>) -> usize {
 
 /// The bytes that stand for a prompt without a tokenizer.
 fn text_of(view: &BodyView<'_>, chat: Option<Value>) -> Vec<u8> {
-    match view.kind() {
-        RouteKind::Chat => {
-            chat.map_or_else(|| view.prompt_bytes(), |value| canonical_text(&value, true))
-        }
+    match (view.kind(), chat) {
+        (RouteKind::Chat, Some(value)) => canonical_text(&value, true),
+        (RouteKind::Chat, None) => view.prompt_bytes(),
         _ => match view.prompt() {
             PromptField::Text(text) => text.into_owned().into_bytes(),
             PromptField::Texts(texts) => texts.into_iter().next().unwrap_or_default().into_bytes(),
@@ -84,34 +94,47 @@ fn text_of(view: &BodyView<'_>, chat: Option<Value>) -> Vec<u8> {
     }
 }
 
-fn tokens_of(
+fn chat_tokens(
+    body: Option<&Value>,
+    folder: Option<&ModelFolder>,
+    budget: usize,
+) -> Result<Option<Tokens>, TooLong> {
+    let (Some(body), Some(folder)) = (body, folder) else { return Ok(None) };
+    let rendered = ChatRequest::from_body(body).and_then(|request| folder.render(&request));
+    let Ok(rendered) = rendered else { return Ok(None) };
+    within(budget, folder, &rendered.text)?;
+    let prompt = folder.tokenize_rendered(&rendered).ok();
+    Ok(prompt.map(|p| Tokens { keyed: p.keyed_tokens, ids: p.tokens }))
+}
+
+fn completion_tokens(
     view: &BodyView<'_>,
-    chat: Option<&Value>,
-    model: Option<&ModelView>,
-) -> Option<Tokens> {
-    let folder = model.and_then(|m| m.folder.as_deref());
-    match view.kind() {
-        RouteKind::Chat => chat_tokens(chat?, folder?),
-        _ => completion_tokens(view, folder),
-    }
-}
-
-fn chat_tokens(body: &Value, folder: &ModelFolder) -> Option<Tokens> {
-    let request = ChatRequest::from_body(body).ok()?;
-    let prompt = folder.tokenize_chat(&request).ok()?;
-    Some(Tokens { keyed: prompt.keyed_tokens, ids: prompt.tokens })
-}
-
-fn completion_tokens(view: &BodyView<'_>, folder: Option<&ModelFolder>) -> Option<Tokens> {
+    folder: Option<&ModelFolder>,
+    budget: usize,
+) -> Result<Option<Tokens>, TooLong> {
     let text: Cow<'_, str> = match view.prompt() {
-        PromptField::Tokens(ids) => return Some(Tokens::all(ids)),
-        PromptField::TokenLists(lists) => return lists.into_iter().next().map(Tokens::all),
+        PromptField::Tokens(ids) => return Ok(Some(Tokens::all(ids))),
+        PromptField::TokenLists(lists) => return Ok(lists.into_iter().next().map(Tokens::all)),
         PromptField::Text(text) => text,
-        PromptField::Texts(texts) => texts.into_iter().next()?.into(),
-        PromptField::None | PromptField::Unreadable => return None,
+        PromptField::Texts(texts) => texts.into_iter().next().unwrap_or_default().into(),
+        PromptField::None | PromptField::Unreadable => return Ok(None),
     };
-    let add_special_tokens = view.raw(Field::AddSpecialTokens) != Some("false");
-    folder?.tokenize_text(&text, add_special_tokens).ok().map(Tokens::all)
+    let Some(folder) = folder else { return Ok(None) };
+    within(budget, folder, &text)?;
+    let given = |field| view.raw(field).and_then(|raw| serde_json::from_str::<Value>(raw).ok());
+    let options = json!({
+        "add_special_tokens": given(Field::AddSpecialTokens),
+        "truncate_prompt_tokens": given(Field::TruncatePromptTokens),
+    });
+    Ok(folder.tokenize_prompt(&options, &text).ok().map(Tokens::all))
+}
+
+fn within(budget: usize, folder: &ModelFolder, text: &str) -> Result<(), TooLong> {
+    // A short text needs no look at the cache.
+    if text.len() > budget && folder.estimate_uncached_bytes(text) > budget {
+        return Err(TooLong);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use domain::{ErrorCode, ModelId, Prompt};
 use openai_api::{ApiError, BodyView, RouteKind, with_include_usage};
 
 use crate::fleet::{FleetView, ModelView};
-use crate::keys;
+use crate::keys::{self, TooLong};
 use crate::tenant::Tenant;
 
 /// A request, ready to be routed and sent.
@@ -30,28 +30,47 @@ pub(crate) struct Prepared {
     pub(crate) keys_took: Option<Duration>,
 }
 
-/// Reads a body. Takes time in proportion to its length.
+/// Why a body was not prepared.
+#[derive(Debug)]
+pub(crate) enum Unprepared {
+    /// It needs more tokenising than there was time for.
+    TooLong,
+    /// It is malformed, or names a model that the tenant may not use.
+    Refused(ApiError),
+}
+
+impl From<TooLong> for Unprepared {
+    fn from(_: TooLong) -> Self {
+        Self::TooLong
+    }
+}
+
+/// Reads a body. Takes time in proportion to its length, most of it for what is tokenised:
+/// `budget` bytes at most.
 ///
 /// # Errors
-/// The body is malformed, or names a model that the tenant may not use.
+/// [`Unprepared`].
 pub(crate) fn prepare(
     body: &Bytes,
     kind: RouteKind,
     fleet: &FleetView,
     tenant: &Tenant,
     region_secret: &[u8],
-) -> Result<Prepared, ApiError> {
-    let view = BodyView::parse(body, kind)?;
+    budget: usize,
+) -> Result<Prepared, Unprepared> {
+    let view = BodyView::parse(body, kind).map_err(|e| Unprepared::Refused(e.into()))?;
     if !tenant.may_use(&view.model) {
         let message = "this key may not use the model; ask for one that /v1/models lists";
-        return Err(ApiError::new(ErrorCode::ModelAccessDenied, message).with_param("model"));
+        let error = ApiError::new(ErrorCode::ModelAccessDenied, message).with_param("model");
+        return Err(Unprepared::Refused(error));
     }
     let model = fleet.model(&view.model);
     let id = model.map_or_else(|| ModelId::new(&*view.model), |m| m.id.clone());
     let started = lifecycle::monotonic();
     let prompt = kind
         .is_prefix_routed()
-        .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), region_secret));
+        .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), region_secret, budget))
+        .transpose()?;
     let keys_took = prompt.is_some().then(|| lifecycle::monotonic() - started);
     Ok(Prepared {
         model: id,

@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api;
 use crate::gateway::Gateway;
+use crate::response::Watchlist;
 use crate::stall::StallIo;
 
 /// For a request's head to arrive, and for the next one on a kept connection. Load balancers
@@ -29,6 +30,8 @@ const HEADERS: usize = 128;
 const STREAMS: u32 = 256;
 /// How often an HTTP/2 client is asked whether it is still there, and how long it may take.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// How often stalled HTTP/2 streams are looked for, in the time that they may stall.
+const LOOKS_PER_STALL: u32 = 8;
 /// First and longest pause after the system refuses a connection, most often for want of file
 /// descriptors.
 const ACCEPT_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -110,13 +113,17 @@ async fn serve(
     let io = TokioIo::new(StallIo::new(stream, gateway.timeouts.write_stall));
     let builder = builder(spawner);
     let spoke = Arc::new(AtomicBool::new(false));
+    let watchlist = Watchlist::default();
     let service = service_fn(|request| {
         spoke.store(true, Ordering::Relaxed);
-        let answering = api::handle(Arc::clone(&gateway), request);
+        let answering = api::handle(Arc::clone(&gateway), request, watchlist.clone());
         async move { Ok::<_, Infallible>(answering.await) }
     });
     let mut connection = pin!(builder.serve_connection(io, service).into_owned());
     let mut silent = pin!(tokio::time::sleep(HEAD_TIMEOUT));
+    let stall_limit = gateway.timeouts.write_stall;
+    let mut looks = tokio::time::interval(stall_limit / LOOKS_PER_STALL);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut watching = true;
     let mut stopping = false;
     loop {
@@ -131,6 +138,7 @@ async fn serve(
                     return;
                 }
             }
+            _ = looks.tick() => watchlist.give_up_stalled(lifecycle::monotonic(), stall_limit),
             () = stop.cancelled(), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();

@@ -146,6 +146,3 @@ async fn exchange(
         Failure { error: e.into_error(), unsent }
     })
 }
-
-#[cfg(test)]
-mod tests;

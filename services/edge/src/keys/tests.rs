@@ -1,1 +1,170 @@
+use std::sync::Arc;
 
+use super::*;
+use crate::metrics::{Families, ModelMetrics};
+
+const TOKENS: BlockUnit = BlockUnit::Tokens(16);
+
+fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {
+    ModelView {
+        id: ModelId::from("m"),
+        folder: folder.then(ModelFolder::builtin),
+        token_units: token_units.to_vec(),
+        by_text,
+        metrics: ModelMetrics::new(&Families::default(), "m"),
+        listing: Arc::from("{}"),
+    }
+}
+
+fn prompt(body: &Value, kind: RouteKind, model: Option<&ModelView>) -> Prompt {
+    let bytes = body.to_string();
+    let view = BodyView::parse(bytes.as_bytes(), kind).unwrap();
+    prompt_of(&view, model, b"secret", usize::MAX).unwrap()
+}
+
+fn chat(messages: Value) -> Value {
+    json!({"model": "m", "messages": messages})
+}
+
+fn long(seed: &str) -> String {
+    (0..200).map(|i| format!("{seed}{i} ")).collect()
+}
+
+fn units(prompt: &Prompt) -> Vec<BlockUnit> {
+    prompt.keys.iter().map(|list| list.unit).collect()
+}
+
+fn shared(a: &Prompt, b: &Prompt) -> usize {
+    let keys = a.keys[0].keys.iter().zip(b.keys[0].keys.iter());
+    keys.take_while(|(a, b)| a == b).count()
+}
+
+#[test]
+fn a_chat_is_keyed_in_every_unit_in_use() {
+    let body = chat(json!([{"role": "user", "content": long("w")}]));
+    let both = model(true, &[TOKENS, BlockUnit::Tokens(32)], true);
+    let prompt = prompt(&body, RouteKind::Chat, Some(&both));
+    assert_eq!(units(&prompt), [TOKENS, BlockUnit::Tokens(32), BlockUnit::TEXT]);
+    assert_eq!(prompt.keys[0].keys.len(), prompt.tokens as usize / 16);
+    assert_eq!(prompt.keys[1].keys.len(), prompt.tokens as usize / 32);
+    assert_eq!(prompt.keys[2].keys.len(), prompt.text_bytes as usize / 64);
+}
+
+#[test]
+fn the_next_turn_begins_with_the_keys_of_the_last_at_either_level() {
+    let first = json!([{"role": "user", "content": long("w")}]);
+    let next = json!([
+        {"role": "user", "content": long("w")},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "and then?"},
+    ]);
+    for model in [model(true, &[TOKENS], false), model(false, &[TOKENS], true)] {
+        let of = |messages: &Value| prompt(&chat(messages.clone()), RouteKind::Chat, Some(&model));
+        let (a, b) = (of(&first), of(&next));
+        assert!(a.keys[0].keys.len() > 10);
+        // The last block of the first turn may hold the opening of the answer.
+        assert!(shared(&a, &b) + 1 >= a.keys[0].keys.len());
+    }
+}
+
+#[test]
+fn models_and_salts_share_no_key() {
+    let base = chat(json!([{"role": "user", "content": long("w")}]));
+    let with = |name: &str, value: &str| {
+        let mut body = base.clone();
+        body[name] = value.into();
+        body
+    };
+    let bodies = [
+        base.clone(),
+        with("model", "lora-a"),
+        with("model", "lora-b"),
+        with("cache_salt", "t1"),
+        with("cache_salt", "t2"),
+    ];
+    for model in [model(true, &[TOKENS], false), model(false, &[], true)] {
+        let prompts: Vec<_> =
+            bodies.iter().map(|b| prompt(b, RouteKind::Chat, Some(&model))).collect();
+        for (i, a) in prompts.iter().enumerate() {
+            for b in &prompts[..i] {
+                assert_eq!(shared(a, b), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn token_ids_are_used_as_they_are_and_need_no_folder() {
+    let ids: Vec<u32> = (0..40).collect();
+    let model = model(false, &[TOKENS], false);
+    let of = |given: Value| {
+        prompt(&json!({"model": "m", "prompt": given}), RouteKind::Completions, Some(&model))
+    };
+    let (one, many) = (of(json!(ids)), of(json!([ids, [1, 2]])));
+    assert_eq!((one.tokens, one.keys[0].keys.len()), (40, 2));
+    assert_eq!(one.keys, many.keys);
+}
+
+#[test]
+fn of_several_texts_the_first_counts() {
+    let model = model(true, &[TOKENS], true);
+    let of = |given: Value| {
+        prompt(&json!({"model": "m", "prompt": given}), RouteKind::Completions, Some(&model))
+    };
+    let text = long("w");
+    assert_eq!(of(json!(text)).keys, of(json!([text, "other"])).keys);
+}
+
+#[test]
+fn a_prompt_that_cannot_be_rendered_is_keyed_by_its_text() {
+    let model = model(true, &[TOKENS], false);
+    let odd = [
+        chat(json!("no list")),
+        chat(json!([{"role": "user", "content": {"deep": [1, {"er": null}]}}])),
+        chat(json!([7])),
+    ];
+    for body in odd {
+        let prompt = prompt(&body, RouteKind::Chat, Some(&model));
+        assert!(!prompt.keys.is_empty(), "{body}");
+    }
+    let lone = br#"{"model":"m","messages":[{"role":"user","content":"\ud800"}]}"#;
+    let view = BodyView::parse(lone, RouteKind::Chat).unwrap();
+    let prompt = prompt_of(&view, Some(&model), b"s", usize::MAX).unwrap();
+    assert_eq!(units(&prompt), [BlockUnit::TEXT]);
+}
+
+#[test]
+fn keys_end_before_the_first_part_that_is_not_text() {
+    let model = model(true, &[TOKENS], false);
+    let image = |url: &str| {
+        chat(json!([{"role": "user", "content": [
+            {"type": "text", "text": long("w")},
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "text", "text": long("v")},
+        ]}]))
+    };
+    let (a, b) = (image("data:a"), image("data:b"));
+    let (a, b) =
+        (prompt(&a, RouteKind::Chat, Some(&model)), prompt(&b, RouteKind::Chat, Some(&model)));
+    assert_eq!(a.keys, b.keys);
+    assert!(a.keys[0].keys.len() < a.tokens as usize / 16);
+}
+
+#[test]
+fn an_unknown_model_is_keyed_by_text() {
+    let body = chat(json!([{"role": "user", "content": long("w")}]));
+    let prompt = prompt(&body, RouteKind::Chat, None);
+    assert_eq!(units(&prompt), [BlockUnit::TEXT]);
+    assert_eq!(prompt.tokens, prompt.text_bytes / 4);
+}
+
+#[test]
+fn a_budget_is_kept_until_the_text_is_known() {
+    let model = model(true, &[TOKENS], false);
+    let body = chat(json!([{"role": "user", "content": long("budget")}])).to_string();
+    let view = BodyView::parse(body.as_bytes(), RouteKind::Chat).unwrap();
+    let within = |budget| prompt_of(&view, Some(&model), b"s", budget);
+    assert_eq!(within(100).unwrap_err(), TooLong);
+    within(usize::MAX).unwrap();
+    within(100).unwrap();
+}

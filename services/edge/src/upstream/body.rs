@@ -46,6 +46,11 @@ impl UpstreamBody {
         next
     }
 
+    /// Whether nothing more will come.
+    pub(crate) fn is_end(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
     /// Gives up the answer. What has already arrived is read off, so that a small answer does
     /// not cost its connection.
     pub(crate) fn discard(mut self) {

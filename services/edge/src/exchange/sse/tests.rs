@@ -55,7 +55,7 @@ fn an_answer_that_ends_without_content_is_an_answer() {
 #[test]
 fn an_end_without_a_blank_line_is_read_and_handed_on() {
     let mut reader = EventReader::new(true);
-    assert_eq!(read(&mut reader, "data: [DONE]"), [Bytes::new(); 0]);
+    assert!(read(&mut reader, "data: [DONE]").is_empty());
     let mut out = VecDeque::new();
     reader.finish(&mut out);
     assert_eq!(out, [Bytes::from_static(b"data: [DONE]")]);
