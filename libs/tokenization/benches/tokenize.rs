@@ -8,6 +8,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use domain::ModelId;
 use serde_json::json;
 use tokenization::{ChatRequest, KeySpace, ModelFolder};
+use tokenizers::Tokenizer;
 
 /// Text of about `bytes` bytes; other seeds give other words from the same list.
 fn prose(bytes: usize, seed: u64) -> String {
@@ -32,23 +33,52 @@ fn prose(bytes: usize, seed: u64) -> String {
     text
 }
 
+/// Text of about `bytes` bytes in words of random letters, so that hardly any occurs twice.
+fn babble(bytes: usize, seed: u64) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut text = String::with_capacity(bytes + 16);
+    while text.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        for letter in 0..4 + state % 5 {
+            text.push(char::from(b'a' + (state >> (8 + 5 * letter) & 31).min(25) as u8));
+        }
+        text.push(' ');
+    }
+    text
+}
+
 fn benches(criterion: &mut Criterion) {
     let folder = ModelFolder::builtin();
-    let mut seed = 0;
-    let mut fresh = move |bytes: usize| {
-        seed += 1;
-        prose(bytes, seed)
-    };
-
     let mut group = criterion.benchmark_group("tokenize");
     group.throughput(Throughput::Bytes(32 << 10));
-    group.bench_function("cold 32 KB", |b| {
-        b.iter_batched(
-            || fresh(32 << 10),
-            |text| folder.tokenize_text(&text, false).map(black_box),
-            BatchSize::SmallInput,
-        );
-    });
+    // The tokenizer without any memory of ours, for comparison.
+    let bare = Tokenizer::from_bytes(include_bytes!("../builtin/tokenizer.json"))
+        .expect("the builtin tokenizer loads");
+    let mut seed = 0;
+    for (name, text) in
+        [("cold 32 KB", prose as fn(usize, u64) -> String), ("unseen words", babble)]
+    {
+        let mut fresh = || {
+            seed += 1;
+            text(32 << 10, seed)
+        };
+        group.bench_function(name, |b| {
+            b.iter_batched(
+                &mut fresh,
+                |text| folder.tokenize_text(&text, false).map(black_box),
+                BatchSize::SmallInput,
+            );
+        });
+        group.bench_function(format!("{name}, bare"), |b| {
+            b.iter_batched(
+                &mut fresh,
+                |text| black_box(bare.encode_fast(text, false)).is_ok(),
+                BatchSize::SmallInput,
+            );
+        });
+    }
     let known = prose(31 << 10, 1 << 40);
     let mut fresh_tail = {
         let mut seed = 1 << 50;

@@ -149,6 +149,13 @@ fn a_tokenizer_that_is_not_known_is_cut_at_added_tokens_only() {
         with_pattern(r"\w+\s|[^\w]+", &serde_json::Value::Null),
         with_pattern(cuts::KNOWN_PATTERNS[1], &serde_json::json!({"type": "Lowercase"})),
         changed(|file| file["pre_tokenizer"]["add_prefix_space"] = true.into()),
+        changed(|file| {
+            file["pre_tokenizer"] = serde_json::Value::Null;
+            file["normalizer"] = serde_json::json!({"type": "Sequence", "normalizers": [
+                {"type": "Prepend", "prepend": "\u{120}"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "\u{120}"},
+            ]});
+        }),
         changed(|file| file["added_tokens"][0]["content"] = "a b".into()),
         changed(|file| file["added_tokens"][0]["rstrip"] = true.into()),
     ];

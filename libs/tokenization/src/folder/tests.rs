@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::fs;
 
 use domain::ModelId;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::*;
 use crate::KeySpace;
@@ -134,6 +134,11 @@ fn a_prompt_is_truncated_as_the_body_says() {
     assert_eq!(left.tokens, whole[whole.len() - 5..]);
     assert_eq!(left.keyed_tokens, 5);
     assert_eq!(tokens_of(&folder, &body(json!("right"))).tokens, whole[..5]);
+    let plain = folder.tokenize_text("one two three four", true).unwrap();
+    let prompt = |body: Json| folder.tokenize_prompt(&body, "one two three four").unwrap();
+    assert_eq!(prompt(json!({})), plain);
+    assert_eq!(prompt(json!({"truncate_prompt_tokens": 2})), plain[plain.len() - 2..]);
+    assert_eq!(prompt(json!({"truncate_prompt_tokens": -1})), plain);
 }
 
 #[test]
