@@ -8,7 +8,7 @@ use domain::{
     BoxFuture, BoxStream, Decision, Fleet, LeaseId, ModelId, Moment, RejectReason, Rejected,
     Report, Route, RoutingClient,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use scheduling::Config;
 use tokio::sync::watch;
 
@@ -26,6 +26,8 @@ pub struct Router {
     families: Arc<Families>,
     pools: RwLock<Pools>,
     explanations: Explanations,
+    /// Held over a whole reconcile.
+    reconciling: Mutex<()>,
     fleet: watch::Sender<Arc<Fleet>>,
 }
 
@@ -43,6 +45,7 @@ impl Router {
             families: Arc::new(families),
             pools: RwLock::default(),
             explanations: Explanations::default(),
+            reconciling: Mutex::default(),
             fleet: watch::Sender::new(Arc::new(Fleet::default())),
         }
     }
@@ -50,6 +53,7 @@ impl Router {
     /// Brings every pool in line with the fleet, then lets the fleet be seen: nobody is told of
     /// a backend before it can be chosen.
     pub(crate) fn reconcile(&self, fleet: Arc<Fleet>) {
+        let _one_at_a_time = self.reconciling.lock();
         let mut seats: HashMap<&ModelId, Vec<Seat<'_>>> = HashMap::new();
         for backend in &fleet.backends {
             for (i, model) in backend.models.iter().enumerate() {
@@ -125,10 +129,10 @@ impl Router {
     }
 
     fn pool_for(&self, model: &ModelId) {
-        let mut pools = self.pools.write();
-        if pools.by_model.contains_key(model) {
+        if self.pools.read().by_model.contains_key(model) {
             return;
         }
+        let mut pools = self.pools.write();
         let number = pools.next;
         pools.next += 1;
         let pool = Arc::new(Pool::new(model.clone(), number, self.config, self.families.clone()));
@@ -137,6 +141,9 @@ impl Router {
     }
 
     fn forget_empty(&self) {
+        if self.pools.read().by_number.len() <= EMPTY_POOLS {
+            return;
+        }
         let mut pools = self.pools.write();
         let empty: Vec<u64> =
             pools.by_number.iter().filter(|(_, p)| p.is_empty()).map(|(n, _)| *n).collect();

@@ -80,3 +80,55 @@ impl Publisher {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::{BackendState, EngineKind, Incarnation};
+    use lifecycle::Lifecycle;
+
+    use super::*;
+
+    fn backend(id: &str, state: BackendState) -> Backend {
+        Backend {
+            id: id.into(),
+            incarnation: Incarnation(1),
+            url: "http://127.0.0.1:1".into(),
+            engine: EngineKind::Other,
+            state,
+            models: Vec::new(),
+            ranks: Vec::new(),
+            network: Duration::ZERO,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_changes_are_published_and_those_of_a_moment_together() {
+        let names = ["c", "a", "b"];
+        let joining = names.map(|n| backend(n, BackendState::Joining));
+        let revision = IntGauge::new("revision", "x").expect("a valid name");
+        let publisher = Arc::new(Publisher::new(joining.to_vec(), revision.clone()));
+        let mut fleet = publisher.subscribe();
+        assert_eq!(fleet.borrow_and_update().revision, 1);
+        let ids: Vec<String> = fleet.borrow().backends.iter().map(|b| b.id.to_string()).collect();
+        assert_eq!(ids, ["a", "b", "c"]);
+
+        let lifecycle = Lifecycle::new();
+        let (shared, drain) = (publisher.clone(), lifecycle.drain());
+        lifecycle.spawn("publisher", async move { shared.run(&drain).await });
+        for same in joining {
+            publisher.update(same);
+        }
+        let nothing = tokio::time::timeout(GATHER * 10, fleet.changed()).await;
+        assert!(nothing.is_err(), "nothing changed");
+
+        for name in names {
+            publisher.update(backend(name, BackendState::Ready));
+        }
+        fleet.changed().await.expect("the publisher lives");
+        let seen = fleet.borrow_and_update().clone();
+        assert_eq!(seen.revision, 2);
+        assert!(seen.backends.iter().all(|b| b.state == BackendState::Ready));
+        assert_eq!(revision.get(), 2);
+        lifecycle.shutdown(Duration::from_secs(1)).await;
+    }
+}

@@ -179,3 +179,23 @@ fn a_sample_counts_once_however_often_it_is_published() {
     }
     assert_eq!(bench.field("b0", "foreign_requests"), once);
 }
+
+#[test]
+fn adapters_that_come_and_go_do_not_pile_up() {
+    let mut bench = Bench::new(Vec::new());
+    for i in 0..1100 {
+        let mut backend = vllm("b0");
+        backend.models[0].id = format!("adapter-{i}").as_str().into();
+        bench.reconcile(vec![backend]);
+    }
+    let reason = |bench: &mut Bench, model: &str| {
+        let mut route = bench.request(Some(doc(1, 1)));
+        route.model = model.into();
+        bench.router.route_at(&route, bench.now).expect_err("not loaded").reason
+    };
+    assert_eq!(reason(&mut bench, "adapter-0"), RejectReason::UnknownModel);
+    assert_eq!(reason(&mut bench, "adapter-1098"), RejectReason::NoReadyBackend);
+    let series = |name: &str| bench.metrics().lines().filter(|l| l.starts_with(name)).count();
+    assert!(series("warmpath_router_leases{") <= 1025);
+    assert_eq!(series("warmpath_router_capacity_blocks{"), 1);
+}
