@@ -108,6 +108,8 @@ pub struct EngineModel {
     next_serial: u64,
     counters: Counters,
     pending: Vec<EngineEvent>,
+    /// Leaves out [`EventKind::Token`].
+    quiet: bool,
 }
 
 impl EngineModel {
@@ -128,6 +130,7 @@ impl EngineModel {
             next_serial: 0,
             counters: Counters::default(),
             pending: Vec::new(),
+            quiet: false,
         })
     }
 
@@ -229,6 +232,23 @@ impl EngineModel {
     /// Totals so far.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Tells no [`EventKind::Token`] from now on; [`output_tokens`](Self::output_tokens) has the
+    /// counts.
+    pub fn omit_token_events(&mut self) {
+        self.quiet = true;
+    }
+
+    /// The requests that have output so far, and how many tokens of it, in no special order.
+    pub fn output_tokens(&self) -> impl Iterator<Item = (u64, u32)> {
+        let started = self.sequences.iter().filter(|(_, sequence)| sequence.generated > 0);
+        started.map(|(&id, sequence)| (id, sequence.generated))
+    }
+
+    /// How many leading blocks of a prompt with these hashes are in the cache now.
+    pub fn cached_prefix_blocks(&self, hashes: impl IntoIterator<Item = u64>) -> u32 {
+        self.pool.prefix_len(hashes)
     }
 
     /// Drops the whole cache. Refused (`false`) while a request holds blocks.

@@ -5,6 +5,12 @@
 //! drawn at random and a question of its own, shorter than a block. Texts are longer than needed
 //! and their prefixes are stable, so that a caller with a tokenizer can cut them to exact blocks.
 
+mod generated;
+
+pub use generated::{
+    AgentSessions, CustomerGroups, DocumentCallers, LADDER_WARM_UP_SECONDS, reference_draws,
+};
+
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
@@ -79,26 +85,30 @@ pub enum Draw {
 
 /// The document of each of `requests` requests. Empty if there are no documents.
 pub fn draws(draw: Draw, documents: usize, requests: usize, seed: u64) -> Vec<usize> {
-    let mut total = 0.0;
-    let cumulative: Vec<f64> = (0..documents)
-        .map(|rank| {
-            total += match draw {
-                Draw::Uniform => 1.0,
-                Draw::Skewed => 1.0 / (rank as f64 + 1.0),
-            };
-            total
-        })
-        .collect();
     if documents == 0 {
         return Vec::new();
     }
+    let cumulative = cumulative_weights(draw, documents);
     let mut random = StdRng::seed_from_u64(seed);
     (0..requests)
         .map(|_| {
-            let point = random.random::<f64>() * total;
+            let point = random.random::<f64>() * cumulative[documents - 1];
             cumulative.partition_point(|&end| end <= point).min(documents - 1)
         })
         .collect()
+}
+
+/// Running sums of the documents' weights.
+fn cumulative_weights(draw: Draw, documents: usize) -> Vec<f64> {
+    let weight = |rank: usize| match draw {
+        Draw::Uniform => 1.0,
+        Draw::Skewed => 1.0 / (rank as f64 + 1.0),
+    };
+    let sums = (0..documents).scan(0.0, |total, rank| {
+        *total += weight(rank);
+        Some(*total)
+    });
+    sums.collect()
 }
 
 /// `words` words of pseudo-prose: sentences and paragraphs without a meaning. The text differs

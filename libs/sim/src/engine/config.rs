@@ -30,6 +30,9 @@ pub struct EngineConfig {
     pub itl_per_running_seconds: f64,
     /// Requests that run at once; the others wait.
     pub max_running: u32,
+    /// Whether output takes time. Without, a request ends with its first token; the blocks of its
+    /// whole answer are in the cache then, as far as the others leave room.
+    pub decode: bool,
 }
 
 impl Default for EngineConfig {
@@ -46,6 +49,7 @@ impl Default for EngineConfig {
             itl_base_seconds: 0.002,
             itl_per_running_seconds: 0.0,
             max_running: 256,
+            decode: true,
         }
     }
 }

@@ -117,6 +117,11 @@ impl BlockPool {
         hashes.iter().map_while(|hash| self.cached.get(hash).map(Copies::oldest)).collect()
     }
 
+    /// The length of the longest cached prefix of `hashes`.
+    pub(crate) fn prefix_len(&self, hashes: impl IntoIterator<Item = u64>) -> u32 {
+        hashes.into_iter().take_while(|hash| self.cached.contains_key(hash)).count() as u32
+    }
+
     /// How many of these blocks stand in the free queue now.
     pub(crate) fn count_free(&self, blocks: &[u32]) -> u32 {
         blocks.iter().filter(|&&b| self.blocks[b as usize].references == 0).count() as u32

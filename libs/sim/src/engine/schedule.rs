@@ -187,15 +187,17 @@ impl EngineModel {
                 continue;
             }
             let index = sequence.generated;
-            sequence.generated += 1;
+            let made = if self.config.decode { 1 } else { sequence.max_output_tokens };
+            sequence.generated += made;
             let output_tokens = sequence.generated;
             let prompt_tokens = u64::from(sequence.prompt_tokens);
             let done = output_tokens == sequence.max_output_tokens;
-            self.counters.generated_tokens += 1;
+            self.counters.generated_tokens += u64::from(made);
             if index == 0 {
                 self.counters.prompt_tokens += prompt_tokens;
                 self.push_event(at, id, EventKind::FirstToken);
-            } else {
+                self.extend_at_once(id, made - 1);
+            } else if !self.quiet {
                 self.push_event(at, id, EventKind::Token { index });
             }
             if done {
@@ -208,6 +210,17 @@ impl EngineModel {
             let sequences = &self.sequences;
             self.running.retain(|id| sequences.contains_key(id));
         }
+    }
+
+    /// The KV of `tokens` output tokens is there at once, as far as blocks are free for it.
+    fn extend_at_once(&mut self, id: u64, tokens: u32) {
+        let (block_size, free) = (self.config.block_size, self.pool.free());
+        let Some(sequence) = self.sequences.get(&id).filter(|_| tokens > 0) else { return };
+        let held = sequence.blocks.len() as u32;
+        let wanted = (sequence.computed + tokens).div_ceil(block_size) - held;
+        let missing = wanted.min(free);
+        let fitting = (held + missing) * block_size - sequence.computed;
+        self.extend(id, tokens.min(fitting), missing);
     }
 
     fn finish(&mut self, id: u64) {

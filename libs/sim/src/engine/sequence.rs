@@ -1,5 +1,7 @@
 //! One request inside the engine.
 
+use crate::request::chained;
+
 /// A request's tokens, hashes and blocks.
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -61,15 +63,7 @@ impl Sequence {
     pub(crate) fn ensure_hashes(&mut self, count: u32) {
         for index in self.hashes.len() as u64..u64::from(count) {
             let previous = self.hashes.last().copied().unwrap_or_default();
-            self.hashes.push(mix(previous ^ mix(self.serial ^ mix(index))));
+            self.hashes.push(chained(previous, chained(self.serial, index)));
         }
     }
-}
-
-/// The finaliser of SplitMix64: spreads every bit of the input over the output.
-fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

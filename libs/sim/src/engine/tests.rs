@@ -20,6 +20,7 @@ fn config() -> EngineConfig {
         itl_base_seconds: 0.010,
         itl_per_running_seconds: 0.0,
         max_running: 256,
+        decode: true,
     }
 }
 
@@ -328,4 +329,36 @@ proptest! {
         prop_assert_eq!(model.kv_usage(), 0.0);
         prop_assert_eq!((model.running(), model.waiting()), (0, 0));
     }
+}
+
+#[test]
+fn without_decode_the_output_is_cached_with_the_first_token() {
+    let mut model = engine(EngineConfig { decode: false, ..config() });
+    model.submit(1, (0..8).collect(), 40, 60, Moment::ZERO).expect("fits");
+    let events = model.advance(Moment::from_secs_f64(100.0));
+    let kinds: Vec<EventKind> = events.iter().map(|event| event.kind).collect();
+    let expected = [
+        EventKind::Scheduled { cached_tokens: 0 },
+        EventKind::FirstToken,
+        EventKind::Finished { output_tokens: 60 },
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(events[1].at, events[2].at);
+    assert_eq!(model.counters().generated_tokens, 60);
+    // The last token has no KV: 99 tokens.
+    assert_eq!(model.cached_blocks(), 6);
+    assert_eq!(model.cached_prefix_blocks([0, 1, 2, 99]), 3);
+}
+
+#[test]
+fn token_events_can_be_left_out() {
+    let mut model = engine(config());
+    model.omit_token_events();
+    model.submit(1, Vec::new(), 10, 5, Moment::ZERO).expect("fits");
+    let mut seen = 0;
+    while let Some(next) = model.next_event_at() {
+        seen += model.advance(next).len();
+        seen += model.output_tokens().filter(|(id, n)| *id != 1 || *n > 5).count();
+    }
+    assert_eq!(seen, 3);
 }

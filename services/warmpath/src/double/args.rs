@@ -95,6 +95,7 @@ impl Args {
                 itl_base_seconds: self.itl_ms / 1e3,
                 itl_per_running_seconds: self.itl_per_running_ms / 1e3,
                 max_running: self.max_running,
+                ..EngineConfig::default()
             })
             .model(self.model)
             .default_max_tokens(self.default_max_tokens)

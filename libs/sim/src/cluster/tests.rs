@@ -1,0 +1,146 @@
+use super::*;
+use crate::gateway::MirrorKind;
+use crate::request::Request;
+use crate::workload::{AgentSessions, DocumentCallers};
+use domain::BlockKey;
+
+fn cluster(ranks: usize, blocks: u32, policy: RoutePolicy) -> ClusterConfig {
+    ClusterConfig {
+        engines: vec![EngineConfig { blocks, ..EngineConfig::default() }; ranks],
+        front: Duration::ZERO,
+        gateway: GatewayConfig {
+            block_tokens: 16,
+            mirror: MirrorKind::FreeQueue,
+            believed_blocks: vec![blocks - 1; ranks],
+            priors: Vec::new(),
+            selection: scheduling::Config::default(),
+        },
+        policy,
+        reference: ReferenceRule::default(),
+        shown_content: false,
+        seed: 1,
+    }
+}
+
+fn run_all(config: &ClusterConfig, set: &RequestSet) -> Outcome {
+    let mut last = 0;
+    let outcome = run(config, set, &mut |ended| last = ended).expect("a sensible configuration");
+    assert_eq!(last, set.requests.len());
+    outcome
+}
+
+fn request(at: f64, document: u64, blocks: u64, output_tokens: u32) -> Request {
+    Request {
+        start: Start::At(Moment::from_secs_f64(at)),
+        keys: (1..=blocks).map(|block| BlockKey(document << 32 | block)).collect(),
+        prompt_tokens: blocks as u32 * 16 + 3,
+        output_tokens,
+    }
+}
+
+fn set(requests: Vec<Request>) -> RequestSet {
+    RequestSet { block_tokens: 16, requests, callers: 0 }
+}
+
+#[test]
+fn times_are_those_of_the_engine() {
+    let config = cluster(1, 600, RoutePolicy::Prefix);
+    let outcome = run_all(&config, &set(vec![request(1.0, 1, 10, 3), request(5.0, 1, 10, 1)]));
+    let [cold, warm] = &outcome.records[..] else { panic!("two records") };
+    // 163 tokens at 16,000 a second; two further tokens at 2 ms each.
+    let near = |a: Option<f64>, b: f64| assert!((a.unwrap_or(9.0) - b).abs() < 1e-6, "{a:?} {b}");
+    near(cold.ttft_seconds(), 163.0 / 16_000.0);
+    near(cold.tpot_seconds(), 0.002);
+    near(warm.ttft_seconds(), 3.0 / 16_000.0);
+    assert_eq!((cold.hit_blocks, warm.hit_blocks), (0, 10));
+    assert_eq!((cold.believed_blocks, warm.believed_blocks), (0, 10));
+    assert_eq!(outcome.block_hit_rate(0..2), 0.5);
+    assert_eq!(outcome.believed_hit_rate(1..2), 1.0);
+}
+
+#[test]
+fn what_never_fits_is_rejected_and_the_rest_goes_on() {
+    let config = cluster(2, 20, RoutePolicy::RoundRobin);
+    let mut follower = request(0.0, 3, 4, 2);
+    follower.start = Start::After { parent: 0, gap: Duration::from_secs(1) };
+    let outcome =
+        run_all(&config, &set(vec![request(0.0, 1, 40, 2), request(0.0, 2, 4, 2), follower]));
+    let ended: Vec<bool> = outcome.records.iter().map(|r| r.finished.is_some()).collect();
+    assert_eq!(ended, [false, true, true]);
+    assert!(outcome.records[0].rejected);
+    assert_eq!(outcome.records[2].sent, Moment::from_secs_f64(1.0));
+}
+
+#[test]
+fn callers_keep_their_number_of_requests_in_flight() {
+    let callers = DocumentCallers { requests: 60, callers: 4, ..DocumentCallers::default() };
+    let outcome = run_all(&cluster(2, 8_000, RoutePolicy::Prefix), &callers.generate(1));
+    for record in &outcome.records {
+        let overlapping = outcome
+            .records
+            .iter()
+            .filter(|other| other.sent <= record.sent && other.finished > Some(record.sent));
+        assert!(overlapping.count() <= 4);
+    }
+}
+
+#[test]
+fn a_front_delays_and_occupies_nothing() {
+    let mut config = cluster(1, 600, RoutePolicy::Prefix);
+    config.front = Duration::from_millis(60);
+    let outcome = run_all(&config, &set((0..4).map(|d| request(0.0, d, 1, 1)).collect()));
+    for record in &outcome.records {
+        let ttft = record.ttft_seconds().unwrap_or(0.0);
+        assert!((0.06..0.08).contains(&ttft), "{ttft}");
+    }
+}
+
+#[test]
+fn without_decode_an_answer_takes_blocks_and_no_time() {
+    let mut config = cluster(1, 41, RoutePolicy::Prefix);
+    config.engines[0].decode = false;
+    let ask = |at, document| request(at, document, 10, 161);
+    let outcome = run_all(&config, &set(vec![ask(0.0, 1), ask(1.0, 2), ask(2.0, 1)]));
+    // Ten blocks of prompt and ten of output each; the third finds the first's prompt, of which
+    // nothing had to go yet.
+    let hits: Vec<u32> = outcome.records.iter().map(|r| r.hit_blocks).collect();
+    assert_eq!(hits, [0, 0, 10]);
+    let ends: Vec<_> = outcome.records.iter().map(|r| r.finished == r.first_token).collect();
+    assert_eq!(ends, [true; 3]);
+}
+
+#[test]
+fn the_mirror_believes_what_the_engine_holds() {
+    let sessions = AgentSessions { output_tokens: 1, ..AgentSessions::default() };
+    let outcome = run_all(&cluster(3, 600, RoutePolicy::Prefix), &sessions.generate(2));
+    let all = 0..outcome.records.len();
+    let (believed, true_rate) =
+        (outcome.believed_hit_rate(all.clone()), outcome.block_hit_rate(all));
+    assert!((believed - true_rate).abs() < 0.01, "{believed} {true_rate}");
+}
+
+#[test]
+fn shown_content_is_believed() {
+    let gap = |shown_content| {
+        let mut config = cluster(3, 600, RoutePolicy::Prefix);
+        // A mirror that is far too large believes far too much.
+        config.gateway.believed_blocks = vec![100_000; 3];
+        config.shown_content = shown_content;
+        let outcome = run_all(&config, &AgentSessions::default().generate(2));
+        let all = 0..outcome.records.len();
+        outcome.believed_hit_rate(all.clone()) - outcome.block_hit_rate(all)
+    };
+    let (shown, believed) = (gap(true), gap(false));
+    assert!(shown.abs() < 0.02 && believed > shown + 0.03, "{shown} {believed}");
+}
+
+#[test]
+fn a_run_is_the_same_every_time() {
+    let set = AgentSessions { turns: 5, ..AgentSessions::default() }.generate(4);
+    for policy in RoutePolicy::ALL {
+        let config = cluster(3, 200, policy);
+        let first = run_all(&config, &set);
+        assert_eq!(first.records, run_all(&config, &set).records, "{policy}");
+        assert!(first.records.iter().all(|record| record.finished.is_some()), "{policy}");
+    }
+}

@@ -1,0 +1,344 @@
+//! The gateway in a simulated cluster: what the router's pool does with a request, step by step,
+//! over the same KV index, load book, fit and choice.
+//!
+//! It is told what a gateway can see, and nothing else: the keys of prompts, first tokens, the
+//! growth of answers about once a second, the usage at the end, and the engines' metrics when they
+//! are read. What engines hold it must believe.
+//!
+//! Every policy routes through here, so that all have the same beliefs and forecasts at hand; they
+//! differ in the [choice](policy) alone.
+
+mod measure;
+mod mirror;
+pub mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+use domain::{BlockKey, LeaseId, LoadSample, Moment};
+use scheduling::{CandidateView, Coefficients, LoadBook, PrefillFit, Work, select};
+
+use measure::Measure;
+pub use mirror::MirrorKind;
+use mirror::{Held, Mirror};
+use policy::{Chooser, Snapshot};
+
+/// A rank whose predicted wait is longer than this counts as saturated, as in the router.
+const SATURATED_SECONDS: f64 = 2.0;
+
+/// What a gateway is set up with.
+#[derive(Clone, Debug)]
+pub struct GatewayConfig {
+    /// Tokens in a block of the engines.
+    pub block_tokens: u32,
+    /// How engines evict, as far as the gateway is told.
+    pub mirror: MirrorKind,
+    /// Blocks that each engine is believed to have room for.
+    pub believed_blocks: Vec<u32>,
+    /// What is known of each engine's prefill time beforehand; the default where nothing is.
+    pub priors: Vec<Option<Coefficients>>,
+    /// The production choice's settings; its policy follows from the run's.
+    pub selection: scheduling::Config,
+}
+
+/// A request as the gateway sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// Keys of its full blocks.
+    pub keys: &'a [BlockKey],
+    /// Its tokens.
+    pub tokens: u32,
+}
+
+/// A decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routed {
+    /// Names it in later reports.
+    pub lease: LeaseId,
+    /// The engine.
+    pub rank: usize,
+    /// Leading blocks that the engine is believed to find in its cache.
+    pub believed_blocks: u32,
+    /// The expected time to first token.
+    pub ttft_seconds: f64,
+}
+
+struct Rank {
+    load: LoadBook,
+    fit: PrefillFit,
+    told_prior: bool,
+    last_chosen: u64,
+}
+
+struct Lease {
+    rank: usize,
+    held: Held,
+    started: bool,
+    measure: Measure,
+    first_token: bool,
+    generated: u32,
+}
+
+/// What one rank would do with a prompt.
+#[derive(Clone, Copy, Debug)]
+struct Prospect {
+    matched_blocks: u32,
+    cached_tokens: u32,
+    uncached_tokens: u32,
+    evict_tokens: u32,
+    queue_delay_seconds: f64,
+}
+
+/// The gateway of one pool.
+pub struct Gateway {
+    config: GatewayConfig,
+    mirror: Mirror,
+    ranks: Vec<Rank>,
+    leases: HashMap<LeaseId, Lease>,
+    next_lease: u64,
+    turn: u64,
+    matched: Vec<u32>,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("leases", &self.leases.len()).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// A gateway in front of idle engines with empty caches, one for each of
+    /// `config.believed_blocks`.
+    pub fn new(config: GatewayConfig) -> Self {
+        let mirror = Mirror::new(config.mirror, &config.believed_blocks);
+        let prior = |i: usize| config.priors.get(i).copied().flatten();
+        let ranks = (0..config.believed_blocks.len()).map(|i| Rank {
+            load: LoadBook::new(),
+            fit: PrefillFit::new(prior(i).unwrap_or_default()),
+            told_prior: prior(i).is_some(),
+            last_chosen: i as u64 + 1,
+        });
+        let ranks: Vec<Rank> = ranks.collect();
+        Self {
+            mirror,
+            turn: ranks.len() as u64,
+            ranks,
+            config,
+            leases: HashMap::new(),
+            next_lease: 0,
+            matched: Vec::new(),
+        }
+    }
+
+    /// Chooses a rank and books the prompt on it. `truth` replaces the belief by what each
+    /// engine's cache really holds, in leading blocks; prompts on their way still count.
+    pub fn route(
+        &mut self,
+        prompt: Prompt<'_>,
+        chooser: &mut Chooser,
+        truth: Option<&[u32]>,
+        now: Moment,
+    ) -> Routed {
+        self.advance(now);
+        self.mirror.match_prompt(prompt.keys, truth, &mut self.matched);
+        let prospects: Vec<Prospect> =
+            (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, now)).collect();
+        let (rank, ttft_seconds, prefill_seconds) = self.choose(prompt, &prospects, chooser, now);
+        self.book(rank, prompt, prospects[rank], prefill_seconds, now);
+        Routed {
+            lease: LeaseId(self.next_lease - 1),
+            rank,
+            believed_blocks: prospects[rank].cached_tokens / self.config.block_tokens,
+            ttft_seconds,
+        }
+    }
+
+    fn prospect(&self, rank: usize, prompt: Prompt<'_>, now: Moment) -> Prospect {
+        let block = self.config.block_tokens;
+        let matched_blocks = self.matched[rank];
+        // An engine computes at least the last token itself.
+        let most = prompt.tokens.saturating_sub(1) / block * block;
+        let cached_tokens = matched_blocks.saturating_mul(block).min(most);
+        let new_blocks = prompt.tokens.div_ceil(block).saturating_sub(matched_blocks);
+        Prospect {
+            matched_blocks,
+            cached_tokens,
+            uncached_tokens: prompt.tokens - cached_tokens,
+            evict_tokens: self.mirror.evicted_by(rank, new_blocks) * block,
+            queue_delay_seconds: self.ranks[rank].load.queue_delay_seconds(now),
+        }
+    }
+
+    /// The rank, its expected time to first token, and the prefill's part of that.
+    fn choose(
+        &self,
+        prompt: Prompt<'_>,
+        prospects: &[Prospect],
+        chooser: &mut Chooser,
+        now: Moment,
+    ) -> (usize, f64, f64) {
+        let views: Vec<CandidateView<'_>> =
+            prospects.iter().zip(&self.ranks).map(|(p, rank)| rank.view(p, now)).collect();
+        let resident = |rank| self.mirror.resident(rank);
+        let snapshot = Snapshot { keys: prompt.keys, views: &views, resident: &resident };
+        let rank = chooser.choose(&self.config.selection, &snapshot);
+        // Parts of the score do not depend on the other candidates.
+        let alone = select(&self.config.selection, &views[rank..=rank]);
+        let parts = alone.ranked[0].parts;
+        (rank, parts.ttft_seconds(), parts.prefill_seconds)
+    }
+
+    fn book(
+        &mut self,
+        number: usize,
+        prompt: Prompt<'_>,
+        prospect: Prospect,
+        alone_seconds: f64,
+        now: Moment,
+    ) {
+        let id = LeaseId(self.next_lease);
+        self.next_lease += 1;
+        self.turn += 1;
+        let rank = &mut self.ranks[number];
+        rank.last_chosen = self.turn;
+        let (uncached_tokens, cached_tokens) = (prospect.uncached_tokens, prospect.cached_tokens);
+        // As in the router: behind other prefills the fixed cost is paid once, by the step.
+        let prefill_seconds = if rank.load.booked_seconds(now) > 0.0 {
+            rank.fit.coefficients().token_seconds(uncached_tokens, cached_tokens)
+        } else {
+            alone_seconds
+        };
+        let work = Work { uncached_tokens, cached_tokens, prefill_seconds };
+        rank.load.book(id, work, true, now);
+        let measure = Measure::new(prompt.tokens, self.config.block_tokens);
+        let extra = measure.prompt_blocks().saturating_sub(prompt.keys.len() as u32);
+        let held = self.mirror.book(number, prompt.keys, extra);
+        let lease =
+            Lease { rank: number, held, started: false, measure, first_token: false, generated: 0 };
+        self.leases.insert(id, lease);
+    }
+
+    /// The first token of a request came.
+    pub fn first_token(&mut self, id: LeaseId, now: Moment) {
+        self.advance(now);
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        if std::mem::replace(&mut lease.first_token, true) {
+            return;
+        }
+        let rank = &mut self.ranks[lease.rank];
+        if let Some(sample) = rank.load.first_token(id, now) {
+            rank.fit.observe(sample.uncached, sample.cached, sample.engine_seconds(0.0));
+            if rank.fit.samples().is_power_of_two() {
+                self.share_prior();
+            }
+        }
+        // What was booked before it has begun as well, and in that order.
+        self.advance(now);
+        self.start(id);
+    }
+
+    /// The answer of a request has so many tokens so far.
+    pub fn progress(&mut self, id: LeaseId, generated: u32) {
+        self.start(id);
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        lease.generated = lease.generated.max(generated);
+        self.mirror.grow(&mut lease.held, lease.measure.output_blocks(lease.generated));
+    }
+
+    /// A request ended with so many tokens of output.
+    pub fn finished(&mut self, id: LeaseId, generated: u32, now: Moment) {
+        self.advance(now);
+        self.progress(id, generated);
+        self.close(id, now);
+    }
+
+    /// A request was refused by its engine.
+    pub fn failed(&mut self, id: LeaseId, now: Moment) {
+        self.advance(now);
+        self.close(id, now);
+    }
+
+    /// An engine's metrics were read.
+    pub fn observe_load(&mut self, rank: usize, sample: &LoadSample) {
+        if let Some(rank) = self.ranks.get_mut(rank) {
+            rank.load.observe_load(sample, sample.at);
+        }
+    }
+
+    /// What each rank's prefill is believed to cost.
+    pub fn learned(&self) -> Vec<Coefficients> {
+        self.ranks.iter().map(|rank| rank.fit.coefficients()).collect()
+    }
+
+    /// Begins the prefills whose predicted time has come.
+    fn advance(&mut self, now: Moment) {
+        for rank in 0..self.ranks.len() {
+            for id in self.ranks[rank].load.due_starts(now) {
+                self.start(id);
+            }
+        }
+    }
+
+    fn start(&mut self, id: LeaseId) {
+        if let Some(lease) = self.leases.get_mut(&id)
+            && !std::mem::replace(&mut lease.started, true)
+        {
+            self.mirror.start(&mut lease.held);
+        }
+    }
+
+    fn close(&mut self, id: LeaseId, now: Moment) {
+        let Some(lease) = self.leases.remove(&id) else { return };
+        self.ranks[lease.rank].load.end(id, now);
+        let output =
+            lease.started.then_some(lease.measure).map(|m| m.cached_output_blocks(lease.generated));
+        self.mirror.release(lease.held, output);
+    }
+
+    /// Ranks without samples start from what the others have learned: the median of each
+    /// coefficient.
+    fn share_prior(&mut self) {
+        let learned: Vec<Coefficients> = self
+            .ranks
+            .iter()
+            .filter(|rank| rank.fit.samples() > 0)
+            .map(|rank| rank.fit.coefficients())
+            .collect();
+        if learned.is_empty() || learned.len() == self.ranks.len() {
+            return;
+        }
+        let median = |pick: fn(&Coefficients) -> f64| {
+            let mut values: Vec<f64> = learned.iter().map(pick).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let prior = Coefficients {
+            fixed_seconds: median(|c| c.fixed_seconds),
+            per_token_seconds: median(|c| c.per_token_seconds),
+            per_pair_seconds: median(|c| c.per_pair_seconds),
+        };
+        let unknown = |rank: &&mut Rank| rank.fit.samples() == 0 && !rank.told_prior;
+        for rank in self.ranks.iter_mut().filter(unknown) {
+            rank.fit = PrefillFit::new(prior);
+        }
+    }
+}
+
+impl Rank {
+    fn view(&self, prospect: &Prospect, now: Moment) -> CandidateView<'_> {
+        CandidateView {
+            matched_blocks: prospect.matched_blocks,
+            cached_tokens: prospect.cached_tokens,
+            uncached_tokens: prospect.uncached_tokens,
+            queue_delay_seconds: prospect.queue_delay_seconds,
+            network_seconds: 0.0,
+            evict_tokens: prospect.evict_tokens,
+            booked_seconds: self.load.booked_seconds(now),
+            in_flight: self.load.in_flight() + self.load.foreign_requests(now).round() as u32,
+            last_chosen: self.last_chosen,
+            saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
+            fit: &self.fit,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the gateway believes engines hold.
+//!
+//! Engines that follow vLLM are mirrored by the production [`KvIndex`]. The plain cache of the
+//! published documents workload is another kind of engine: it may lose the beginning of a prompt
+//! and keep the rest, which the index, made for engines that never do, cannot express. For it the
+//! mirror is a cache of the same kind.
+
+use std::collections::HashMap;
+
+use domain::BlockKey;
+use kv_index::{Booking, KvIndex, Matches, Slot};
+
+use crate::lru::{Evict, PlainLru};
+
+/// The kind of engine that a mirror follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorKind {
+    /// vLLM's free queue.
+    FreeQueue,
+    /// A plain cache.
+    PlainLru(Evict),
+}
+
+/// A request's part in the mirror.
+pub(super) enum Held {
+    Booked(Booking),
+    /// A plain cache has used its blocks when it was sent; nothing is held.
+    Nothing,
+}
+
+pub(super) enum Mirror {
+    FreeQueue { index: Box<KvIndex>, slots: Vec<Slot>, matches: Matches },
+    PlainLru { caches: Vec<PlainLru>, numbers: Numbers, prompt: Vec<u32> },
+}
+
+impl Mirror {
+    pub(super) fn new(kind: MirrorKind, blocks: &[u32]) -> Self {
+        match kind {
+            MirrorKind::FreeQueue => {
+                let mut index = Box::new(KvIndex::new());
+                let slots = blocks.iter().map(|blocks| index.add_rank(*blocks)).collect();
+                Self::FreeQueue { index, slots, matches: Matches::default() }
+            }
+            MirrorKind::PlainLru(evict) => Self::PlainLru {
+                caches: blocks.iter().map(|blocks| PlainLru::new(*blocks, evict)).collect(),
+                numbers: Numbers::default(),
+                prompt: Vec::new(),
+            },
+        }
+    }
+
+    /// Leading blocks of the prompt per rank, resident or booked. What engines hold for `truth`
+    /// stands in for what the mirror has confirmed; bookings stay the mirror's.
+    pub(super) fn match_prompt(
+        &mut self,
+        keys: &[BlockKey],
+        truth: Option<&[u32]>,
+        into: &mut Vec<u32>,
+    ) {
+        into.clear();
+        match self {
+            Self::FreeQueue { index, slots, matches } => {
+                index.match_prefix(keys, matches);
+                into.extend(slots.iter().enumerate().map(|(rank, slot)| {
+                    let found = matches.get(*slot);
+                    match (truth, found) {
+                        (None, found) => found.map_or(0, |m| m.blocks),
+                        (Some(truth), Some(m)) if m.blocks > m.confirmed_blocks => {
+                            m.blocks.max(truth[rank])
+                        }
+                        (Some(truth), _) => truth[rank],
+                    }
+                }));
+            }
+            Self::PlainLru { caches, numbers, prompt } => {
+                numbers.of(keys, prompt);
+                into.extend(caches.iter().enumerate().map(|(rank, cache)| {
+                    truth.map_or_else(|| cache.matched(prompt), |truth| truth[rank])
+                }));
+            }
+        }
+    }
+
+    /// Cached blocks that the prompt last matched would evict, `new_blocks` of it being new.
+    pub(super) fn evicted_by(&self, rank: usize, new_blocks: u32) -> u32 {
+        match self {
+            Self::FreeQueue { index, slots, .. } => index.evictable_after(slots[rank], new_blocks),
+            Self::PlainLru { caches, prompt, .. } => caches[rank].evicted_by(prompt),
+        }
+    }
+
+    /// Distinct blocks that the rank is believed to hold.
+    pub(super) fn resident(&self, rank: usize) -> u32 {
+        match self {
+            Self::FreeQueue { index, slots, .. } => {
+                index.rank_stats(slots[rank]).map_or(0, |stats| stats.resident_keyed_blocks)
+            }
+            Self::PlainLru { caches, .. } => caches[rank].resident(),
+        }
+    }
+
+    pub(super) fn book(&mut self, rank: usize, keys: &[BlockKey], extra: u32) -> Held {
+        match self {
+            Self::FreeQueue { index, slots, .. } => {
+                Held::Booked(index.book(slots[rank], keys, extra))
+            }
+            Self::PlainLru { caches, prompt, .. } => {
+                caches[rank].access(prompt);
+                Held::Nothing
+            }
+        }
+    }
+
+    pub(super) fn start(&mut self, held: &mut Held) {
+        if let (Self::FreeQueue { index, .. }, Held::Booked(booking)) = (self, held) {
+            let _ = index.start(booking);
+        }
+    }
+
+    pub(super) fn grow(&mut self, held: &mut Held, output_blocks: u32) {
+        if let (Self::FreeQueue { index, .. }, Held::Booked(booking)) = (self, held) {
+            index.grow(booking, output_blocks);
+        }
+    }
+
+    /// The request is over; `output` blocks of its answer stay cached, or it never began.
+    pub(super) fn release(&mut self, held: Held, output: Option<u32>) {
+        if let (Self::FreeQueue { index, .. }, Held::Booked(booking)) = (self, held) {
+            match output {
+                Some(blocks) => index.finish(booking, blocks),
+                None => index.rollback(booking),
+            }
+        }
+    }
+}
+
+/// Numbers blocks in the order they are first seen, as a plain cache wants them.
+#[derive(Default)]
+pub(super) struct Numbers(HashMap<BlockKey, u32>);
+
+impl Numbers {
+    /// The numbers of `keys`.
+    pub(super) fn of(&mut self, keys: &[BlockKey], into: &mut Vec<u32>) {
+        into.clear();
+        into.extend(keys.iter().map(|key| {
+            let next = self.0.len() as u32;
+            *self.0.entry(*key).or_insert(next)
+        }));
+    }
+}
