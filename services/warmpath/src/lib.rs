@@ -1,3 +1,19 @@
-//! All services in one process, the operator's command line and the engine double.
+//! All services in one process, the operator's command line, the engine double and the benches.
+//!
+//! - [`config`], [`gateway`], [`serve`]: the gateway as `warmpath serve` runs it
+//! - [`double`]: an engine without a model, with vLLM's cache and vLLM's answers
+//! - [`demo`]: round robin against prefix routing on three doubles
+//! - [`bench`](mod@bench): what the gateway adds
+//! - [`load`]: the client of both
+//! - [`cli`], [`key`]: the command line
 
+pub mod bench;
+pub mod cli;
+pub mod config;
+pub mod demo;
 pub mod double;
+pub mod gateway;
+pub mod key;
+pub mod load;
+pub mod serve;
+pub mod stats;

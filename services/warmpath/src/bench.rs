@@ -1,0 +1,7 @@
+//! Benches that ship with the binary, so that anybody can repeat a figure of the documentation.
+
+pub mod bare_proxy;
+mod child;
+mod drive;
+pub mod overhead;
+mod prompts;

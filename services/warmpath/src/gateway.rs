@@ -1,0 +1,156 @@
+//! The three services in one process, joined by in-process ports.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use domain::{BackendState, Fleet, RoutingClient};
+use instrumentation::Registry;
+use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome, Stop};
+use tokio::sync::watch;
+
+use crate::config::Config;
+
+/// What must hold before traffic is welcome.
+const A_BACKEND_IS_READY: &str = "a backend is ready";
+
+/// A running gateway.
+pub struct Gateway {
+    edge: SocketAddr,
+    admin: SocketAddr,
+    fleet: watch::Receiver<Arc<Fleet>>,
+    routing: Arc<dyn RoutingClient>,
+    registry: Registry,
+    lifecycle: Lifecycle,
+}
+
+impl Gateway {
+    /// Binds the ports, builds the services in the order of their arrows, and runs them.
+    ///
+    /// # Errors
+    /// A port that cannot be bound, or a service that cannot be built.
+    pub async fn start(config: Config) -> anyhow::Result<Self> {
+        let lifecycle = Lifecycle::new();
+        let registry = Registry::new();
+        lifecycle.register(&registry)?;
+        instrumentation::register_build_info(&registry, "warmpath", env!("CARGO_PKG_VERSION"))?;
+        let edge_listener = lifecycle::bind(config.edge.listen()).await.context("edge.listen")?;
+        let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
+        let (edge_address, admin_address) =
+            (edge_listener.local_addr()?, admin_listener.local_addr()?);
+
+        let background = lifecycle.background();
+        let telemetry = config.telemetry.build(telemetry::Deps {
+            registry: registry.clone(),
+            spawner: background.clone(),
+            models: config.models.clone(),
+        })?;
+        let fleet = telemetry.fleet();
+        let router = config
+            .router
+            .build(router::Deps { registry: registry.clone(), fleet: fleet.clone() })?;
+        let routing = router.client();
+        let edge = config.edge.build(edge::Deps {
+            registry: registry.clone(),
+            spawner: lifecycle.spawner(),
+            routing: routing.clone(),
+            listener: edge_listener,
+            models: config.models,
+            engine_keys: config.engine_keys,
+            region_secret: config.region_secret,
+        })?;
+
+        let readiness = Readiness::new(lifecycle.drain());
+        readiness.require(A_BACKEND_IS_READY);
+        let admin = lifecycle::admin::router(registry.clone(), readiness.clone())
+            .merge(router::api::admin_routes(router.admin()));
+
+        background.spawn("telemetry", telemetry.run(background.drain()));
+        background.spawn("router", router.run(background.drain()));
+        background.spawn("readiness", follow_readiness(fleet.clone(), readiness));
+        let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
+        background.spawn("admin", serving);
+        lifecycle.spawn("edge", edge.run(lifecycle.drain()));
+        Ok(Self {
+            edge: edge_address,
+            admin: admin_address,
+            fleet,
+            routing,
+            registry,
+            lifecycle,
+        })
+    }
+
+    /// Where clients connect.
+    pub fn edge(&self) -> SocketAddr {
+        self.edge
+    }
+
+    /// Where operators connect.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// The backends as telemetry sees them.
+    pub fn fleet(&self) -> watch::Receiver<Arc<Fleet>> {
+        self.fleet.clone()
+    }
+
+    /// The routing port that the edge uses.
+    pub fn routing(&self) -> Arc<dyn RoutingClient> {
+        self.routing.clone()
+    }
+
+    /// The metrics of all services.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Waits until every backend is ready.
+    ///
+    /// # Errors
+    /// The backends that are not ready after `limit`.
+    pub async fn ready(&self, limit: Duration) -> anyhow::Result<()> {
+        let mut fleet = self.fleet.clone();
+        let all = |f: &Arc<Fleet>| {
+            !f.backends.is_empty() && f.backends.iter().all(|b| b.state == BackendState::Ready)
+        };
+        if tokio::time::timeout(limit, fleet.wait_for(all)).await.is_ok_and(|r| r.is_ok()) {
+            return Ok(());
+        }
+        let missing: Vec<String> = fleet
+            .borrow()
+            .backends
+            .iter()
+            .filter(|b| b.state != BackendState::Ready)
+            .map(|b| format!("{} at {} is {}", b.id, b.url, b.state.as_str()))
+            .collect();
+        anyhow::bail!("not ready after {limit:?}: {}", missing.join(", "))
+    }
+
+    /// Serves until SIGTERM or SIGINT.
+    ///
+    /// # Errors
+    /// When the process cannot listen for signals.
+    pub async fn run_until_signal(&self) -> anyhow::Result<Stop> {
+        Ok(self.lifecycle.run_until_signal().await?)
+    }
+
+    /// Drains: no new connections, open streams go on for `limit` at most.
+    pub async fn stop(self, limit: Duration) -> ShutdownOutcome {
+        self.lifecycle.begin_drain();
+        self.lifecycle.shutdown(limit).await
+    }
+}
+
+async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {
+    loop {
+        let ready =
+            fleet.borrow_and_update().backends.iter().any(|b| b.state == BackendState::Ready);
+        readiness.set(A_BACKEND_IS_READY, ready);
+        if fleet.changed().await.is_err() {
+            return;
+        }
+    }
+}

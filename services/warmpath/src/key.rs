@@ -1,0 +1,24 @@
+//! `warmpath key`: API keys for the config file.
+
+use edge::auth::GeneratedKey;
+
+/// Options of `warmpath key new`.
+#[derive(Debug, clap::Args)]
+pub struct NewArgs {
+    /// The tenant that the key belongs to
+    #[arg(long, default_value = "default")]
+    tenant: String,
+}
+
+/// Prints a new key and the lines that let it in. The key is shown this once: the config holds
+/// only a hash of its secret part.
+///
+/// # Errors
+/// When the system gives no randomness.
+pub fn new(args: &NewArgs) -> anyhow::Result<()> {
+    let key = GeneratedKey::generate(&args.tenant)?;
+    println!("{}\n", key.secret_text());
+    println!("# Give the line above to its user; it is not stored anywhere. Add these to the config:");
+    println!("{}", key.config_lines());
+    Ok(())
+}
