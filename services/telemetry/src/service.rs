@@ -89,8 +89,7 @@ impl Service {
     /// Keeps exactly one prober per backend running. One that ended by a panic is started again
     /// from what was published last; a backend that nobody watches would stay as it is for ever.
     async fn supervise(&self, drain: &Drain) {
-        let mut running: Vec<TaskHandle> =
-            self.probers.iter().map(|(deps, phase)| self.start(deps, *phase, drain)).collect();
+        let mut running = self.start_all(drain);
         let mut ticks = tokio::time::interval(SUPERVISE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -98,12 +97,20 @@ impl Service {
                 () = drain.signaled() => return,
                 _ = ticks.tick() => {}
             }
-            for (task, (deps, phase)) in running.iter_mut().zip(&self.probers) {
-                if task.is_finished() && !drain.is_draining() {
-                    tracing::error!(backend.id = %deps.spec.id, "prober ended, starting it again");
-                    self.families.prober_restarts.inc();
-                    *task = self.start(deps, *phase, drain);
-                }
+            self.start_ended(&mut running, drain);
+        }
+    }
+
+    fn start_all(&self, drain: &Drain) -> Vec<TaskHandle> {
+        self.probers.iter().map(|(deps, phase)| self.start(deps, *phase, drain)).collect()
+    }
+
+    fn start_ended(&self, running: &mut [TaskHandle], drain: &Drain) {
+        for (task, (deps, phase)) in running.iter_mut().zip(&self.probers) {
+            if task.is_finished() && !drain.is_draining() {
+                tracing::error!(backend.id = %deps.spec.id, "prober ended, starting it again");
+                self.families.prober_restarts.inc();
+                *task = self.start(deps, *phase, drain);
             }
         }
     }
@@ -127,7 +134,11 @@ fn share(id: &BackendId) -> f64 {
 
 #[cfg(test)]
 mod unit_tests {
+    use domain::BackendState;
+    use lifecycle::Lifecycle;
+
     use super::*;
+    use crate::tests::kit::{Engine, Script, quick};
 
     #[test]
     fn a_thousand_backends_are_spread_over_the_interval() {
@@ -137,5 +148,41 @@ mod unit_tests {
             tenths[((at * 10.0) as usize).min(9)] += 1;
         }
         assert!(tenths.iter().all(|n| (60..=140).contains(n)), "{tenths:?}");
+    }
+
+    #[tokio::test]
+    async fn a_prober_that_ended_is_started_again_and_goes_on_from_what_was_seen() {
+        let engine = Engine::start(Script::default()).await;
+        let lifecycle = Lifecycle::new();
+        let deps = Deps {
+            registry: Registry::new(),
+            spawner: lifecycle.spawner(),
+            models: HashMap::new(),
+        };
+        let config = Config::new(quick(), vec![engine.backend("a")]).expect("valid");
+        let service = config.build(deps).expect("an empty registry");
+        let mut fleet = service.fleet();
+        let drain = lifecycle.drain();
+        let mut running = service.start_all(&drain);
+        let is = |f: &Arc<Fleet>, state| f.backends[0].state == state;
+        let publish = service.publisher.run(&drain);
+        tokio::select! {
+            () = publish => panic!("it publishes until the drain"),
+            ready = fleet.wait_for(|f| is(f, BackendState::Ready)) => drop(ready.expect("alive")),
+        }
+        running[0].abort();
+        while !running[0].is_finished() {
+            tokio::task::yield_now().await;
+        }
+        service.start_ended(&mut running, &drain);
+        assert_eq!(service.families.prober_restarts.get(), 1);
+        assert!(is(&fleet.borrow(), BackendState::Ready), "nobody is taken out by it");
+        engine.change(|s| s.health = 503);
+        let publish = service.publisher.run(&drain);
+        tokio::select! {
+            () = publish => panic!("it publishes until the drain"),
+            down = fleet.wait_for(|f| is(f, BackendState::Down)) => drop(down.expect("alive")),
+        }
+        assert_eq!(fleet.borrow().backends[0].incarnation.0, 1);
     }
 }

@@ -1,5 +1,5 @@
 //! Behaviours of telemetry before scripted engines on loopback.
 
-mod kit;
+pub(crate) mod kit;
 mod learning;
 mod states;

@@ -23,17 +23,17 @@ use crate::{Config, Deps, RawBackend, RawConfig};
 
 /// What a scripted engine answers.
 #[derive(Clone)]
-pub(super) struct Script {
-    pub(super) health: u16,
-    pub(super) models: (u16, String),
-    pub(super) metrics: (u16, String),
-    pub(super) tokenize: Tokenize,
+pub(crate) struct Script {
+    pub(crate) health: u16,
+    pub(crate) models: (u16, String),
+    pub(crate) metrics: (u16, String),
+    pub(crate) tokenize: Tokenize,
     /// It accepts requests and never answers.
-    pub(super) silent: bool,
+    pub(crate) silent: bool,
 }
 
 #[derive(Clone)]
-pub(super) enum Tokenize {
+pub(crate) enum Tokenize {
     Missing,
     /// As this folder does.
     Like(Arc<ModelFolder>),
@@ -53,7 +53,7 @@ impl Default for Script {
     }
 }
 
-pub(super) fn listing(models: &[&str]) -> String {
+pub(crate) fn listing(models: &[&str]) -> String {
     let data: Vec<serde_json::Value> = models
         .iter()
         .map(|id| {
@@ -67,7 +67,7 @@ pub(super) fn listing(models: &[&str]) -> String {
 }
 
 /// A page of vLLM's.
-pub(super) fn page(start: f64, prompt_tokens: u64, running: u32, waiting: u32) -> String {
+pub(crate) fn page(start: f64, prompt_tokens: u64, running: u32, waiting: u32) -> String {
     format!(
         "process_start_time_seconds {start}\n\
          vllm:num_requests_running{{engine=\"0\",model_name=\"model\"}} {running}\n\
@@ -79,10 +79,10 @@ pub(super) fn page(start: f64, prompt_tokens: u64, running: u32, waiting: u32) -
 }
 
 /// A scripted engine; it ends with the test.
-pub(super) struct Engine {
-    pub(super) address: SocketAddr,
+pub(crate) struct Engine {
+    pub(crate) address: SocketAddr,
     script: Arc<Mutex<Script>>,
-    pub(super) asked: Arc<AtomicU32>,
+    pub(crate) asked: Arc<AtomicU32>,
     lifecycle: Lifecycle,
 }
 
@@ -93,7 +93,7 @@ struct Served {
 }
 
 impl Engine {
-    pub(super) async fn start(script: Script) -> Self {
+    pub(crate) async fn start(script: Script) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = tokio::net::TcpListener::bind(any).await.expect("loopback");
         let address = listener.local_addr().expect("bound");
@@ -108,15 +108,15 @@ impl Engine {
         Self { address, script, asked, lifecycle }
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut Script)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.script.lock());
     }
 
-    pub(super) fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    pub(super) fn backend(&self, id: &str) -> RawBackend {
+    pub(crate) fn backend(&self, id: &str) -> RawBackend {
         RawBackend {
             id: id.into(),
             url: format!("http://{}", self.address),
@@ -164,30 +164,33 @@ fn tokenize(how: &Tokenize, body: &[u8]) -> (StatusCode, String) {
     (StatusCode::OK, answer.to_string())
 }
 
+/// Everything ten times a second or more, so that a test waits for milliseconds.
+pub(crate) fn quick() -> RawConfig {
+    RawConfig {
+        probe_interval: HumanDuration::from_millis(20),
+        metrics_interval: HumanDuration::from_millis(10),
+        listing_interval: HumanDuration::from_millis(60),
+        timeout: HumanDuration::from_millis(500),
+    }
+}
+
 /// A running telemetry.
-pub(super) struct Watch {
-    pub(super) fleet: watch::Receiver<Arc<Fleet>>,
-    pub(super) registry: Registry,
+pub(crate) struct Watch {
+    pub(crate) fleet: watch::Receiver<Arc<Fleet>>,
+    pub(crate) registry: Registry,
     lifecycle: Lifecycle,
 }
 
 impl Watch {
-    pub(super) fn start(backends: Vec<RawBackend>) -> Self {
+    pub(crate) fn start(backends: Vec<RawBackend>) -> Self {
         Self::with(backends, HashMap::new())
     }
 
-    /// Everything ten times a second or more, so that a test waits for milliseconds.
-    pub(super) fn with(
+    pub(crate) fn with(
         backends: Vec<RawBackend>,
         models: HashMap<ModelId, Arc<ModelFolder>>,
     ) -> Self {
-        let raw = RawConfig {
-            probe_interval: HumanDuration::from_millis(20),
-            metrics_interval: HumanDuration::from_millis(10),
-            listing_interval: HumanDuration::from_millis(60),
-            timeout: HumanDuration::from_millis(500),
-        };
-        let config = Config::new(raw, backends).expect("valid");
+        let config = Config::new(quick(), backends).expect("valid");
         let (registry, lifecycle) = (Registry::new(), Lifecycle::new());
         let deps = Deps { registry: registry.clone(), spawner: lifecycle.spawner(), models };
         let service = config.build(deps).expect("an empty registry");
@@ -197,7 +200,7 @@ impl Watch {
     }
 
     /// Waits until the backend is as wanted.
-    pub(super) async fn until(
+    pub(crate) async fn until(
         &mut self,
         id: &str,
         what: &str,
@@ -213,7 +216,7 @@ impl Watch {
     }
 
     /// Waits until the engine was asked so many times more.
-    pub(super) async fn asked(&mut self, engine: &Engine, times: u32) {
+    pub(crate) async fn asked(&mut self, engine: &Engine, times: u32) {
         let goal = engine.requests() + times;
         let wait = async {
             while engine.requests() < goal {
@@ -223,15 +226,15 @@ impl Watch {
         tokio::time::timeout(Duration::from_secs(20), wait).await.expect("it goes on asking");
     }
 
-    pub(super) fn now(&self, id: &str) -> Arc<Backend> {
+    pub(crate) fn now(&self, id: &str) -> Arc<Backend> {
         self.fleet.borrow().backend(&id.into()).expect("configured").clone()
     }
 
-    pub(super) fn metrics(&self) -> String {
+    pub(crate) fn metrics(&self) -> String {
         instrumentation::encode(&self.registry)
     }
 
-    pub(super) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         let outcome = self.lifecycle.shutdown(Duration::from_secs(5)).await;
         assert_eq!(outcome, ShutdownOutcome::Clean);
     }
