@@ -2,8 +2,12 @@
 
 mod body;
 
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use bytes::Bytes;
 use domain::ErrorCode;
@@ -53,9 +57,18 @@ pub(crate) async fn handle(
     record.client_id = headers::client_request_id(&head.headers);
     let label = record.label();
     let answering = AssertUnwindSafe(answer(&gateway, &head, matched, body, record));
-    let mut response = match answering.catch_unwind().await {
-        Ok(response) => response,
-        Err(_) => {
+    let mut answering = pin!(answering.catch_unwind());
+    let answered = poll_fn(|cx| match answering.as_mut().poll(cx) {
+        Poll::Pending if gateway.cut.load(Ordering::Relaxed) => Poll::Ready(None),
+        other => other.map(Some),
+    });
+    let mut response = match answered.await {
+        Some(Ok(response)) => response,
+        None => {
+            let message = "the gateway is shutting down; try again";
+            Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).into_response()
+        }
+        Some(Err(_)) => {
             gateway.families.panics.inc();
             let message = "the gateway failed; the request id tells which request it was";
             Refusal::new(ApiError::new(ErrorCode::Internal, message)).into_response()
@@ -156,7 +169,9 @@ async fn forward(
     let forwarded = async {
         let tenant = identify(gateway, &head.headers, &mut record)?;
         let permit = admit(&tenant, record.started, &mut rate)?;
-        let prepared = read_and_prepare(gateway, head, kind, &mut body, &tenant).await?;
+        // The memory is given back when the engine has the body.
+        let (bytes, _memory) = body::read(&mut body, &head.headers, gateway).await?;
+        let prepared = prepare_somewhere(gateway, bytes, kind, &tenant).await?;
         note(&prepared, &mut record, gateway);
         let target = head.uri.path_and_query().cloned();
         let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
@@ -207,15 +222,13 @@ fn admit(
     }
 }
 
-async fn read_and_prepare(
+/// Prepares a body here, or on a thread for long work.
+async fn prepare_somewhere(
     gateway: &Gateway,
-    head: &request::Parts,
+    bytes: Bytes,
     kind: RouteKind,
-    body: &mut Incoming,
     tenant: &Arc<Tenant>,
 ) -> Result<Prepared, Refusal> {
-    let bytes =
-        body::read(body, &head.headers, gateway.body_limit_bytes, gateway.timeouts.body).await?;
     let fleet = gateway.fleet.current();
     if bytes.len() <= INLINE_BYTES {
         let secret = gateway.region_secret.expose();

@@ -14,6 +14,8 @@ use crate::tenant::Tenant;
 
 /// 64 MiB: a million tokens as text, or a few images as data URLs.
 const BODY_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
+/// Sixteen of the largest bodies, or some ten thousand ordinary ones.
+const BODY_MEMORY_BYTES: u64 = 1024 * 1024 * 1024;
 /// A few file descriptors and at most 64 KiB of header buffer each.
 const MAX_CONNECTIONS: u32 = 8192;
 /// Ranks that one request is tried on. A fault that three engines share is the request's own.
@@ -33,6 +35,8 @@ pub struct RawConfig {
     pub allow_unauthenticated: bool,
     /// Largest request body.
     pub body_limit_bytes: u64,
+    /// Request bodies held at once, all together.
+    pub body_memory_bytes: u64,
     /// Client connections open at once; further ones wait in the kernel's queue.
     pub max_connections: u32,
     /// Ranks that one request is tried on, the first included.
@@ -49,6 +53,7 @@ impl Default for RawConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             allow_unauthenticated: false,
             body_limit_bytes: BODY_LIMIT_BYTES,
+            body_memory_bytes: BODY_MEMORY_BYTES,
             max_connections: MAX_CONNECTIONS,
             max_attempts: MAX_ATTEMPTS,
             drain_notice: DRAIN_NOTICE,
@@ -137,9 +142,11 @@ pub(crate) struct Timeouts {
 pub struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) body_limit_bytes: usize,
+    pub(crate) body_memory_bytes: usize,
     pub(crate) max_connections: usize,
-    pub(crate) max_attempts: u32,
+    pub(crate) max_attempts: usize,
     pub(crate) drain_notice: Duration,
+    pub(crate) drain_limit: Option<Duration>,
     pub(crate) timeouts: Timeouts,
     pub(crate) keyring: Keyring,
     pub(crate) tenants: HashMap<TenantId, Arc<Tenant>>,
@@ -173,9 +180,11 @@ impl Config {
         Ok(Self {
             listen: edge.listen,
             body_limit_bytes: at_least_one(edge.body_limit_bytes, "edge.body_limit_bytes")?,
+            body_memory_bytes: body_memory(&edge)?,
             max_connections: at_least_one(edge.max_connections.into(), "edge.max_connections")?,
-            max_attempts: edge.max_attempts.max(1),
+            max_attempts: at_least_one(edge.max_attempts.into(), "edge.max_attempts")?,
             drain_notice: edge.drain_notice.get(),
+            drain_limit: None,
             timeouts: read_timeouts(&edge.timeouts)?,
             keyring,
             tenants,
@@ -187,6 +196,22 @@ impl Config {
     pub fn listen(&self) -> SocketAddr {
         self.listen
     }
+
+    /// Ends streams that are still open `limit` after a drain began with an error event. Without
+    /// it they are waited for. What cuts the process itself off should come a little later.
+    #[must_use]
+    pub fn drain_within(mut self, limit: Duration) -> Self {
+        self.drain_limit = Some(limit);
+        self
+    }
+}
+
+fn body_memory(edge: &RawConfig) -> Result<usize, SettingsError> {
+    let key = "edge.body_memory_bytes";
+    if edge.body_memory_bytes < edge.body_limit_bytes {
+        return Err(SettingsError::new(key, "must be at least edge.body_limit_bytes"));
+    }
+    at_least_one(edge.body_memory_bytes, key)
 }
 
 fn at_least_one(value: u64, key: &str) -> Result<usize, SettingsError> {
@@ -327,6 +352,10 @@ mod tests {
             ..edge()
         };
         assert_eq!(fault(never, vec![], vec![]), "edge.timeouts.idle");
+        let little = RawConfig { body_memory_bytes: 5, ..edge() };
+        assert_eq!(fault(little, vec![], vec![]), "edge.body_memory_bytes");
+        let none = RawConfig { max_attempts: 0, ..edge() };
+        assert_eq!(fault(none, vec![], vec![]), "edge.max_attempts");
         assert_eq!(
             fault(RawConfig { body_limit_bytes: 0, ..edge() }, vec![], vec![]),
             "edge.body_limit_bytes"

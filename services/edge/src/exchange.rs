@@ -5,11 +5,13 @@
 //! through unchanged, but for a usage event that the gateway asked for on its own account.
 
 mod fault;
+mod hold;
 mod plain;
 mod sse;
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use domain::{ErrorCode, FailureClass, Moment, Usage};
 use openai_api::ApiError;
 
 use self::fault::Fault;
+pub(crate) use self::hold::Commit;
 use self::plain::UsageTap;
 use self::sse::EventReader;
 use crate::lease::Lease;
@@ -25,16 +28,20 @@ use crate::metrics::Outcome;
 use crate::timer::Timer;
 use crate::upstream::UpstreamBody;
 
-/// What is held back before the commit point, at most.
-const HOLD_BYTES: usize = 4096;
-/// How long it is held back, at most.
-const HOLD_TIME: Duration = Duration::from_secs(10);
 /// After its end marker an engine gets this long to end the answer.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// How long an answer may take.
+#[derive(Clone)]
+pub(crate) struct Limits {
+    pub(crate) span: Span,
+    /// Set when the gateway is about to end, and the answer with it.
+    pub(crate) cut: Arc<AtomicBool>,
+}
+
+/// What is limited.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Limits {
+pub(crate) enum Span {
     /// A stream: until the first content, and between two reads after it.
     Stream {
         /// When the first content must be there.
@@ -91,15 +98,6 @@ enum Phase {
     Ended,
     /// The client must see that the answer broke.
     Broken,
-}
-
-/// What became of the hold.
-pub(crate) enum Commit {
-    /// The answer goes to the client.
-    Ready,
-    /// The attempt failed before its first content, like this; the answer as far as it came can
-    /// still be handed on.
-    Failed(FailureClass),
 }
 
 /// How an answer is read.
@@ -168,78 +166,6 @@ impl Exchange {
         exchange
     }
 
-    /// Waits until the answer is good to be handed on, or has failed.
-    pub(crate) async fn commit(&mut self) -> Commit {
-        let hold_until = lifecycle::monotonic() + HOLD_TIME;
-        poll_fn(|cx| self.poll_commit(cx, hold_until)).await
-    }
-
-    fn poll_commit(&mut self, cx: &mut Context<'_>, hold_until: Moment) -> Poll<Commit> {
-        loop {
-            if let Some(fault) = self.held_error() {
-                return Poll::Ready(self.fail_held(fault.class));
-            }
-            if self.is_committed() {
-                self.release();
-                return Poll::Ready(Commit::Ready);
-            }
-            match self.poll_read(cx) {
-                Poll::Ready(Read::Some) => {}
-                Poll::Ready(Read::End) => match self.check_end() {
-                    Ok(()) => self.end_well(),
-                    Err(fault) => return Poll::Ready(self.fail_held(fault.class)),
-                },
-                Poll::Ready(Read::Broken(fault)) => {
-                    return Poll::Ready(self.fail_held(fault.class));
-                }
-                Poll::Pending => {
-                    let deadline = self.deadline();
-                    match self.timer.poll_until(cx, deadline.min(hold_until)) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(()) if deadline <= lifecycle::monotonic() => {
-                            return Poll::Ready(self.fail_held(FailureClass::Timeout));
-                        }
-                        Poll::Ready(()) => self.release(),
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether the answer may no longer be given up.
-    fn is_committed(&self) -> bool {
-        if self.phase != Phase::Held || self.ready_bytes > HOLD_BYTES {
-            return true;
-        }
-        match &self.reader {
-            Reader::Events(events) => events.is_committed(),
-            Reader::Plain(_) | Reader::Opaque => self.ready_bytes > 0,
-        }
-    }
-
-    /// An error that the engine sent in place of content.
-    fn held_error(&self) -> Option<Fault> {
-        match &self.reader {
-            Reader::Events(events) if self.phase == Phase::Held => {
-                events.error().map(Fault::of_error)
-            }
-            _ => None,
-        }
-    }
-
-    fn fail_held(&mut self, class: FailureClass) -> Commit {
-        self.lease.fail(class);
-        Commit::Failed(class)
-    }
-
-    /// Lets an answer that failed before its first content go to the client after all, since
-    /// there is no other.
-    pub(crate) fn release(&mut self) {
-        if self.phase == Phase::Held {
-            self.phase = Phase::Open;
-        }
-    }
-
     /// The next piece for the client. An error breaks the client's connection.
     pub(crate) fn poll_next(
         &mut self,
@@ -262,6 +188,9 @@ impl Exchange {
                     Err(fault) => self.end_badly(fault),
                 },
                 Poll::Ready(Read::Broken(fault)) => self.end_badly(fault),
+                Poll::Pending if self.limits.cut.load(Ordering::Relaxed) => {
+                    self.end_badly(Fault::shutdown());
+                }
                 Poll::Pending => {
                     let deadline = self.deadline();
                     if self.timer.poll_until(cx, deadline).is_pending() {
@@ -351,15 +280,13 @@ impl Exchange {
 
     /// When the engine has taken too long.
     fn deadline(&self) -> Moment {
-        match (self.limits, &self.reader) {
+        match (self.limits.span, &self.reader) {
             (_, Reader::Events(events)) if events.is_done() => self.last_read + LINGER,
-            (Limits::Stream { first_token_by, idle }, Reader::Events(events)) => {
+            (Span::Stream { first_token_by, idle }, Reader::Events(events)) => {
                 if events.contents() > 0 { self.last_read + idle } else { first_token_by }
             }
-            (Limits::Stream { first_token_by, idle }, _) => {
-                first_token_by.max(self.last_read + idle)
-            }
-            (Limits::Whole { by }, _) => by,
+            (Span::Stream { first_token_by, idle }, _) => first_token_by.max(self.last_read + idle),
+            (Span::Whole { by }, _) => by,
         }
     }
 

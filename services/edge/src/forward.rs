@@ -11,7 +11,7 @@ use openai_api::ApiError;
 use tokio::time::timeout;
 
 use crate::config::Timeouts;
-use crate::exchange::{Commit, Exchange, Form, Limits};
+use crate::exchange::{Commit, Exchange, Form, Limits, Span};
 use crate::gateway::Gateway;
 use crate::headers;
 use crate::lease::Lease;
@@ -74,7 +74,7 @@ impl<'a> Forward<'a> {
     pub(crate) async fn run(mut self, record: &mut Record) -> Result<Answer, Refusal> {
         // A request that does not stream has one limit over all attempts.
         let whole_by = lifecycle::monotonic() + self.gateway.timeouts.total;
-        for attempt in 0..self.gateway.max_attempts {
+        for attempt in 0..u32::try_from(self.gateway.max_attempts).unwrap_or(u32::MAX) {
             if !self.prepared.stream && lifecycle::monotonic() >= whole_by {
                 break;
             }
@@ -131,7 +131,8 @@ impl<'a> Forward<'a> {
         record.evidence = Some(decision.evidence);
         record.sending(now);
         self.excluded.push(rank);
-        let (limits, head_by) = limits(self.prepared.stream, whole_by, now, &self.gateway.timeouts);
+        let (span, head_by) = span(self.prepared.stream, whole_by, now, &self.gateway.timeouts);
+        let limits = Limits { span, cut: Arc::clone(&self.gateway.cut) };
         match timeout(head_by - now, self.send(&decision.chosen, record)).await {
             Err(_) => failed(&mut lease, FailureClass::Timeout),
             Ok(Err(fault)) => {
@@ -250,12 +251,12 @@ impl<'a> Forward<'a> {
 }
 
 /// How long an attempt may take, and its head.
-fn limits(stream: bool, whole_by: Moment, now: Moment, timeouts: &Timeouts) -> (Limits, Moment) {
+fn span(stream: bool, whole_by: Moment, now: Moment, timeouts: &Timeouts) -> (Span, Moment) {
     if stream {
         let first_token_by = now + timeouts.first_token;
-        (Limits::Stream { first_token_by, idle: timeouts.idle }, first_token_by)
+        (Span::Stream { first_token_by, idle: timeouts.idle }, first_token_by)
     } else {
-        (Limits::Whole { by: whole_by }, whole_by)
+        (Span::Whole { by: whole_by }, whole_by)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use domain::{BackendId, RoutingClient, TenantId};
 use http::HeaderMap;
@@ -24,7 +25,7 @@ pub(crate) struct Gateway {
     pub(crate) tenants: HashMap<TenantId, Arc<Tenant>>,
     pub(crate) anonymous: Arc<Tenant>,
     pub(crate) body_limit_bytes: usize,
-    pub(crate) max_attempts: u32,
+    pub(crate) max_attempts: usize,
     pub(crate) timeouts: Timeouts,
     pub(crate) region_secret: Redacted<Vec<u8>>,
     /// What each backend wants in `authorization`; marked sensitive.
@@ -36,8 +37,15 @@ pub(crate) struct Gateway {
     pub(crate) ids: RequestIds,
     /// Bodies being worked on off the asynchronous threads.
     pub(crate) heavy: Arc<Semaphore>,
+    /// Request bodies held, in steps of [`BODY_STEP`].
+    pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) drain: Drain,
+    /// The drain has taken too long: what is open ends now.
+    pub(crate) cut: Arc<AtomicBool>,
 }
+
+/// Bytes that one permit of the body memory stands for.
+pub(crate) const BODY_STEP: usize = 1024;
 
 impl Gateway {
     /// Whose request it is.

@@ -36,6 +36,8 @@ pub(crate) enum Outcome {
     UpstreamErrorEvent,
     /// An engine took too long.
     Timeout,
+    /// The gateway ended before the answer did.
+    Shutdown,
     /// The client went away.
     Cancelled,
     /// A fault of the gateway.
@@ -55,6 +57,7 @@ impl Outcome {
             Outcome::UpstreamEof => "upstream_eof",
             Outcome::UpstreamErrorEvent => "upstream_error_event",
             Outcome::Timeout => "timeout",
+            Outcome::Shutdown => "shutdown",
             Outcome::Cancelled => "cancelled",
             Outcome::Internal => "internal_error",
         }
@@ -62,7 +65,7 @@ impl Outcome {
 
     /// Whether an answer that had begun was cut.
     const fn is_interruption(self) -> bool {
-        matches!(self, Outcome::UpstreamEof | Outcome::UpstreamErrorEvent)
+        matches!(self, Outcome::UpstreamEof | Outcome::UpstreamErrorEvent | Outcome::Shutdown)
     }
 }
 

@@ -13,6 +13,7 @@ use hyper_util::server::conn::auto;
 use lifecycle::{Drain, TaskSpawner};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use crate::api;
 use crate::gateway::Gateway;
@@ -43,6 +44,17 @@ pub(crate) struct Server {
     pub(crate) max_connections: usize,
     /// How long new connections are taken after a drain has begun.
     pub(crate) drain_notice: Duration,
+    /// When answers still open after a drain has begun are ended.
+    pub(crate) drain_limit: Option<Duration>,
+}
+
+/// What a connection is told.
+#[derive(Clone, Default)]
+struct Signals {
+    /// End with the answer it is in.
+    stop: CancellationToken,
+    /// End that answer now.
+    cut: CancellationToken,
 }
 
 impl Server {
@@ -50,7 +62,7 @@ impl Server {
     /// in, as tasks of their own.
     pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
         let permits = Arc::new(Semaphore::new(self.max_connections));
-        let stop = tokio_util::sync::CancellationToken::new();
+        let signals = Signals::default();
         let mut over = pin!(self.notice_over(&drain));
         let mut pause = ACCEPT_PAUSE[0];
         loop {
@@ -64,7 +76,7 @@ impl Server {
                     pause = ACCEPT_PAUSE[0];
                     let gateway = Arc::clone(&self.gateway);
                     let serving =
-                        serve(gateway, self.spawner.clone(), stream, stop.clone(), permit);
+                        serve(gateway, self.spawner.clone(), stream, signals.clone(), permit);
                     self.spawner.spawn("edge-connection", serving);
                 }
                 Err(error) => {
@@ -75,10 +87,26 @@ impl Server {
             }
         }
         drop(listener);
-        stop.cancel();
+        signals.stop.cancel();
+        self.await_connections(&permits, &signals).await;
+    }
+
+    /// Waits for the connections to end, and ends their answers when they take too long.
+    async fn await_connections(&self, permits: &Semaphore, signals: &Signals) {
         // Every connection holds a permit until it ends.
         let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
-        let _ = permits.acquire_many(all).await;
+        let ended = permits.acquire_many(all);
+        let limit = self.drain_limit.map(|limit| limit.saturating_sub(self.drain_notice));
+        let mut ended = pin!(ended);
+        if let Some(limit) = limit {
+            if tokio::time::timeout(limit, ended.as_mut()).await.is_ok() {
+                return;
+            }
+            tracing::warn!("the drain takes too long; open answers are ended");
+            self.gateway.cut.store(true, Ordering::Relaxed);
+            signals.cut.cancel();
+        }
+        let _ = ended.await;
     }
 
     /// A load balancer needs a moment to see that the gateway drains; until then it still sends
@@ -103,7 +131,7 @@ async fn serve(
     gateway: Arc<Gateway>,
     spawner: TaskSpawner,
     stream: TcpStream,
-    stop: tokio_util::sync::CancellationToken,
+    signals: Signals,
     permit: OwnedSemaphorePermit,
 ) {
     let _permit = permit;
@@ -126,6 +154,7 @@ async fn serve(
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut watching = true;
     let mut stopping = false;
+    let mut cutting = false;
     loop {
         tokio::select! {
             // Errors here are the client's doing: it went away, or sent what is not HTTP.
@@ -139,10 +168,12 @@ async fn serve(
                 }
             }
             _ = looks.tick() => watchlist.give_up_stalled(lifecycle::monotonic(), stall_limit),
-            () = stop.cancelled(), if !stopping => {
+            () = signals.stop.cancelled(), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
+            // Going round polls the connection, and that its answer, which sees the cut.
+            () = signals.cut.cancelled(), if !cutting => cutting = true,
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use crate::config::Config;
 use crate::error::Error;
 use crate::fleet::FleetWatch;
-use crate::gateway::Gateway;
+use crate::gateway::{BODY_STEP, Gateway};
 use crate::headers::RequestIds;
 use crate::metrics::Families;
 use crate::server::Server;
@@ -80,13 +80,16 @@ impl Config {
             families: Arc::new(families),
             ids: RequestIds::new().map_err(Error::Random)?,
             heavy: Arc::new(Semaphore::new(workers)),
+            body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
             drain,
+            cut: Arc::default(),
         };
         let server = Server {
             gateway: Arc::new(gateway),
             spawner: deps.spawner.clone(),
             max_connections: self.max_connections,
             drain_notice: self.drain_notice,
+            drain_limit: self.drain_limit,
         };
         Ok(Service { server, listener: deps.listener, spawner: deps.spawner, address })
     }

@@ -52,6 +52,7 @@ pub(crate) struct Setup {
     pub(crate) tenants: Vec<RawTenant>,
     pub(crate) keys: Vec<RawKey>,
     pub(crate) engine_keys: HashMap<BackendId, Redacted<String>>,
+    pub(crate) drain_limit: Option<Duration>,
 }
 
 impl Setup {
@@ -61,7 +62,10 @@ impl Setup {
         let registry = Registry::new();
         let router = Router::new(engines);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let config = Config::new(self.edge, self.tenants, self.keys).unwrap();
+        let mut config = Config::new(self.edge, self.tenants, self.keys).unwrap();
+        if let Some(limit) = self.drain_limit {
+            config = config.drain_within(limit);
+        }
         let deps = crate::Deps {
             registry: registry.clone(),
             spawner: lifecycle.spawner(),

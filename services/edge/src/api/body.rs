@@ -1,5 +1,6 @@
 //! Reading a request's body within its bounds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,34 +11,45 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use openai_api::ApiError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::gateway::{BODY_STEP, Gateway};
 use crate::refusal::Refusal;
 
 /// The longest that the body of a refused request is read.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// Reads a whole body. `pause` is the longest time between two pieces.
+/// When to come back if there was no memory for the body.
+const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
+
+/// Part of the memory for bodies, given back when dropped.
+pub(super) type Memory = Option<OwnedSemaphorePermit>;
+
+/// Reads a whole body.
 pub(super) async fn read(
     body: &mut Incoming,
     headers: &HeaderMap,
-    limit: usize,
-    pause: Duration,
-) -> Result<Bytes, Refusal> {
+    gateway: &Gateway,
+) -> Result<(Bytes, Memory), Refusal> {
+    let limit = gateway.body_limit_bytes;
     if announced(headers).is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }
+    let mut memory = None;
     let mut whole = Bytes::new();
     let mut joined = BytesMut::new();
     loop {
-        let next = timeout(pause, body.frame()).await.map_err(|_| too_slow())?;
+        let next = timeout(gateway.timeouts.body, body.frame()).await.map_err(|_| too_slow())?;
         let Some(frame) = next else { break };
         let frame = frame.map_err(|_| cut())?;
         // Trailers of a request mean nothing here.
         let Ok(piece) = frame.into_data() else { continue };
-        if whole.len() + joined.len() + piece.len() > limit {
+        let length = whole.len() + joined.len() + piece.len();
+        if length > limit {
             return Err(too_large(limit));
         }
+        reserve(&mut memory, length, &gateway.body_memory)?;
         // A body in one piece, as most are, is not copied.
         if whole.is_empty() && joined.is_empty() {
             whole = piece;
@@ -48,7 +60,23 @@ pub(super) async fn read(
             joined.extend_from_slice(&piece);
         }
     }
-    Ok(if joined.is_empty() { whole } else { joined.freeze() })
+    Ok((if joined.is_empty() { whole } else { joined.freeze() }, memory))
+}
+
+/// Makes sure that memory for `length` bytes is reserved.
+fn reserve(memory: &mut Memory, length: usize, all: &Arc<Semaphore>) -> Result<(), Refusal> {
+    let held = memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+    let wanted = length.div_ceil(BODY_STEP).saturating_sub(held);
+    let wanted = u32::try_from(wanted).map_err(|_| no_room())?;
+    if wanted == 0 {
+        return Ok(());
+    }
+    let more = Arc::clone(all).try_acquire_many_owned(wanted).map_err(|_| no_room())?;
+    match memory {
+        Some(held) => held.merge(more),
+        None => *memory = Some(more),
+    }
+    Ok(())
 }
 
 /// Reads off what a refused request still sends, so that its client gets to read why: a socket
@@ -76,6 +104,11 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
 fn too_large(limit: usize) -> Refusal {
     let message = format!("the body is larger than {limit} bytes");
     Refusal::new(ApiError::new(ErrorCode::RequestTooLarge, message))
+}
+
+fn no_room() -> Refusal {
+    let message = "the gateway holds too many requests; try again shortly";
+    Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).retry_after(Some(NO_ROOM_WAIT))
 }
 
 fn too_slow() -> Refusal {

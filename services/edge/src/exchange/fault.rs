@@ -34,6 +34,15 @@ impl Fault {
         }
     }
 
+    pub(super) const fn shutdown() -> Self {
+        Self {
+            class: FailureClass::Interrupted,
+            code: ErrorCode::UpstreamInterrupted,
+            outcome: Outcome::Shutdown,
+            message: "the gateway is shutting down; what came before is not all of it",
+        }
+    }
+
     /// The engine said itself that it failed.
     pub(super) const fn of_error(error: EngineError) -> Self {
         let class = match error {

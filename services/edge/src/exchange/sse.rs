@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use domain::Usage;
-use openai_api::{ChunkView, FrameKind, SseFrame, SseSplitter, UsageFilter};
+use openai_api::{ChunkView, FrameKind, SseFrame, SseSplitter, UsageFilter, UsageMeter};
 use serde::Deserialize;
 
 /// Reads events and hands their bytes on.
@@ -14,7 +14,7 @@ pub(super) struct EventReader {
     /// Bytes fed and not yet handed on or left out: the beginning of an event.
     pending: usize,
     contents: u32,
-    usage: Option<Usage>,
+    usage: UsageMeter,
     done: bool,
     finish_reason: bool,
     error: Option<EngineError>,
@@ -36,7 +36,7 @@ impl EventReader {
             filter: UsageFilter::new(drop_usage),
             pending: 0,
             contents: 0,
-            usage: None,
+            usage: UsageMeter::default(),
             done: false,
             finish_reason: false,
             error: None,
@@ -93,7 +93,7 @@ impl EventReader {
                 self.done |= chunk.is_done;
                 self.finish_reason |= chunk.finish_reason;
                 self.contents = self.contents.saturating_add(u32::from(chunk.has_content));
-                self.usage = chunk.usage.or(self.usage);
+                self.usage.observe(&chunk);
                 if chunk.is_error {
                     self.error.get_or_insert(EngineError::read(data));
                 }
@@ -109,13 +109,13 @@ impl EventReader {
 
     /// Output tokens so far: as the engine counts them, else one for each event.
     pub(super) fn generated(&self) -> u32 {
-        let counted = self.usage.map_or(0, |u| u.completion_tokens);
+        let counted = self.usage().map_or(0, |u| u.completion_tokens);
         u32::try_from(counted).unwrap_or(u32::MAX).max(self.contents)
     }
 
-    /// The last usage seen.
+    /// What the engine has counted so far.
     pub(super) fn usage(&self) -> Option<Usage> {
-        self.usage
+        self.usage.total()
     }
 
     /// Whether the end marker came.

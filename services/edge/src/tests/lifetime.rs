@@ -49,6 +49,38 @@ async fn idle_connections_do_not_hold_a_drain_up() {
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_hung_stream_is_ended_with_an_error_event_when_the_drain_takes_too_long() {
+    let engine = Engine::start("e", vec![vec![sse(), event(&token("a")), Step::AwaitClose]]).await;
+    let setup = Setup { drain_limit: Some(Duration::from_secs(20)), ..Setup::default() };
+    let bed = setup.start(&[&engine]).await;
+    let mut hung = bed.client.send("POST", "/v1/chat/completions", "", STREAM).await;
+    engine.await_requests(1).await;
+    let (reply, outcome) = tokio::join!(
+        read_reply(&mut hung, "POST"),
+        bed.lifecycle.shutdown(Duration::from_secs(21))
+    );
+    let tail = reply.text().split_off(token("a").len());
+    assert!(tail.contains("shutting down") && tail.ends_with(DONE), "{tail}");
+    assert!(reply.whole);
+    assert_eq!(outcome, ShutdownOutcome::Clean);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_answer_is_refused_when_the_drain_takes_too_long() {
+    let engine = Engine::start("e", vec![vec![Step::AwaitClose]]).await;
+    let setup = Setup { drain_limit: Some(Duration::from_secs(20)), ..Setup::default() };
+    let bed = setup.start(&[&engine]).await;
+    let mut hung = bed.client.send("POST", "/v1/chat/completions", "", STREAM).await;
+    engine.await_requests(1).await;
+    let (reply, outcome) = tokio::join!(
+        read_reply(&mut hung, "POST"),
+        bed.lifecycle.shutdown(Duration::from_secs(21))
+    );
+    assert_error(&reply, domain::ErrorCode::Overloaded);
+    assert_eq!(outcome, ShutdownOutcome::Clean);
+}
+
 type H2 = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
 async fn h2(bed: &Bed) -> H2 {

@@ -32,6 +32,21 @@ async fn a_stream_passes_byte_for_byte_without_the_usage_that_was_not_asked_for(
     bed.assert_metric(r#"warmpath_edge_predicted_cached_tokens_total{model="m"} 32"#);
 }
 
+#[tokio::test]
+async fn a_stream_with_a_length_passes_as_one_without() {
+    let text = [ROLE, &token("a"), USAGE, DONE].concat();
+    let script = vec![answer("200 OK", "content-type: text/event-stream\r\n", &text)];
+    let engine = Engine::start("e", vec![script]).await;
+    let bed = Bed::start(&[&engine]).await;
+    for _ in 0..2 {
+        let reply = bed.client.chat(STREAM).await;
+        assert_eq!(reply.text(), text.replace(USAGE, ""));
+        assert!(reply.whole);
+        assert_eq!(reply.header("content-length"), None);
+    }
+    assert_eq!(engine.accepted(), 1);
+}
+
 /// What a client asks of usage; whether it gets the event; whether the gateway asks for it.
 const USAGE_OPTIONS: [(&str, bool, bool); 6] = [
     ("", false, true),

@@ -103,6 +103,25 @@ async fn a_client_that_waits_to_be_told_to_go_on_is_refused_at_once() {
 }
 
 #[tokio::test]
+async fn bodies_share_a_bounded_memory() {
+    let engine = Engine::start("e", vec![vec![Step::AwaitClose]]).await;
+    let (limit, all) = (20_000, 30_000);
+    let edge =
+        RawConfig { body_limit_bytes: limit, body_memory_bytes: all, ..RawConfig::default() };
+    let bed = Setup { edge, ..Setup::default() }.start(&[&engine]).await;
+    let body = STREAM.replace("hi", &"x".repeat(18_000));
+    let open = bed.client.send("POST", "/v1/chat/completions", "", &body).await;
+    engine.await_requests(1).await;
+    let reply = bed.client.chat(&body).await;
+    assert_error(&reply, ErrorCode::Overloaded);
+    assert_eq!(reply.header("retry-after"), Some("1"));
+    drop(open);
+    bed.assert_idle().await;
+    let _open = bed.client.send("POST", "/v1/chat/completions", "", &body).await;
+    engine.await_requests(2).await;
+}
+
+#[tokio::test]
 async fn a_panic_is_an_error_like_any_other() {
     let engine = Engine::start("e", vec![vec![]]).await;
     let bed = Bed::start(&[&engine]).await;
