@@ -304,6 +304,7 @@ impl Exchange {
         }
     }
 
+    /// All that there is of the answer has been read, or as much as matters.
     fn end_well(&mut self) {
         self.phase = Phase::Ended;
         self.upstream = None;
@@ -342,10 +343,11 @@ impl Exchange {
     fn end_badly(&mut self, fault: Fault) {
         self.upstream = None;
         if let Reader::Events(events) = &mut self.reader {
-            self.phase = Phase::Ended;
-            if events.is_done() {
-                return;
+            // The client has been told already that this is the end, or that it failed.
+            if events.is_done() || events.error().is_some() {
+                return self.end_well();
             }
+            self.phase = Phase::Ended;
             if events.has_sent_part() {
                 self.ready.push_back(Bytes::from_static(b"\n\n"));
             }

@@ -1,6 +1,7 @@
 //! Keys, limits and credentials.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use domain::{BackendId, ErrorCode};
 use settings::Redacted;
@@ -132,4 +133,63 @@ async fn a_tenant_uses_and_sees_only_its_models() {
     assert!(list.contains("org/m") && !list.contains(r#""id":"m""#), "{list}");
     let hidden = bed.client.request("GET", "/v1/models/m", &key, "").await;
     assert_error(&hidden, ErrorCode::ModelNotFound);
+}
+
+#[derive(Clone, Default)]
+struct Sink(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_one_log_line_without_content_or_credentials() {
+    let sink = Sink::default();
+    let writer = sink.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let answer = token("unheard-of");
+    let engine = Engine::start("e", vec![events(&[&answer, USAGE, DONE])]).await;
+    let (bed, key) = keyed(&engine, |_| {}).await;
+    let body = STREAM.replace("hi", "tell-nobody");
+    let headers = format!("{key}x-request-id: mine\r\nx-other: hush\r\n");
+    assert_eq!(bed.client.post("/v1/chat/completions", &headers, &body).await.status, 200);
+    bed.assert_idle().await;
+    let text = String::from_utf8(sink.0.lock().clone()).unwrap();
+    let secret = key.trim_end().rsplit('-').next().unwrap();
+    for hidden in ["tell-nobody", "unheard-of", secret, "engine-key", "hush"] {
+        assert!(!text.contains(hidden), "{hidden} is in:\n{text}");
+    }
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|line: &serde_json::Value| line["level"] == "INFO")
+        .collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    let fields = &lines[0]["fields"];
+    let expected = [
+        ("request.client_id", "mine"),
+        ("tenant.id", "acme"),
+        ("model", "m"),
+        ("route", "chat"),
+        ("backend.id", "e"),
+        ("outcome", "ok"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(fields[name], value, "{name}");
+    }
+    assert_eq!((&fields["status"], &fields["attempts"]), (&200.into(), &1.into()));
+    assert_eq!((&fields["prompt_tokens"], &fields["cached_tokens"]), (&9.into(), &4.into()));
+    assert_eq!(fields["predicted_cached_tokens"], 32);
 }

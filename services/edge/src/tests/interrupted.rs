@@ -82,6 +82,20 @@ async fn an_engines_own_error_event_passes_and_is_no_success() {
 }
 
 #[tokio::test]
+async fn a_break_after_an_engines_own_error_event_adds_no_second_one() {
+    let error = "data: {\"error\":{\"message\":\"dead\",\"code\":500}}\n\n";
+    for end in [Step::Close, Step::Send(b"0\r\n\r\n".to_vec())] {
+        let pause = Step::Pause(Duration::from_millis(20));
+        let script = vec![sse(), event(&token("a")), pause, event(error), end];
+        let engine = Engine::start("a", vec![script]).await;
+        let bed = Bed::start(&[&engine]).await;
+        let reply = bed.client.chat(STREAM).await;
+        assert_eq!(reply.text(), [&token("a"), error].concat());
+        assert_eq!(bed.router.events(), [["first-token", "failed interrupted"]]);
+    }
+}
+
+#[tokio::test]
 async fn a_whole_answer_that_breaks_does_not_end_cleanly() {
     let lengths = ["content-length: 100\r\n", "transfer-encoding: chunked\r\n"];
     for length in lengths {

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 const ROLE: &str =
@@ -73,4 +75,36 @@ fn a_4xx_code_makes_an_error_the_clients() {
     assert_eq!(error("null"), EngineError::Server);
     assert_eq!(error("\"oops\""), EngineError::Server);
     assert_eq!(EngineError::read(b"{\"error\":\"oops\"}"), EngineError::Server);
+}
+
+proptest! {
+    #[test]
+    fn any_stream_in_any_pieces_passes_but_for_the_usage_event(
+        parts in prop::collection::vec(
+            prop::sample::select(vec![
+                ROLE, TOKEN, USAGE, DONE, ": c\n\n", "event: x\r\ndata: {}\r\n\r\n",
+                "data: not json\n\n", "data: a\ndata: b\n\n",
+            ]),
+            0..12,
+        ),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+        drop_usage: bool,
+    ) {
+        let text = parts.concat();
+        let mut cuts: Vec<_> = cuts.iter().map(|c| c.index(text.len() + 1)).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let mut reader = EventReader::new(drop_usage);
+        let mut out = VecDeque::new();
+        for cut in cuts.windows(2) {
+            reader.read(Bytes::copy_from_slice(&text.as_bytes()[cut[0]..cut[1]]), &mut out);
+        }
+        reader.finish(&mut out);
+        let passed = Vec::from(out).concat();
+        let kept = parts.iter().filter(|p| !drop_usage || **p != USAGE);
+        let expected: String = kept.copied().collect();
+        prop_assert_eq!(&passed, expected.as_bytes());
+        prop_assert_eq!(reader.usage().is_some(), parts.contains(&USAGE));
+        prop_assert_eq!(reader.is_done(), parts.contains(&DONE));
+    }
 }
