@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use domain::{Candidate, Decision, ErrorCode, FailureClass, Moment, RankId, Rejected, Route};
+use domain::{
+    BackendId, Candidate, Decision, ErrorCode, FailureClass, Moment, RankId, Rejected, Route,
+};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
 use http_body_util::Full;
@@ -136,7 +138,12 @@ impl<'a> Forward<'a> {
         match timeout(head_by - now, self.send(&decision.chosen, record)).await {
             Err(_) => failed(&mut lease, FailureClass::Timeout),
             Ok(Err(fault)) => {
-                tracing::debug!(error = %fault, "an engine could not be asked");
+                tracing::warn!(
+                    request.id = record.request.as_str(),
+                    backend.id = record.backend.as_ref().map(BackendId::as_str),
+                    error = %fault,
+                    "an engine could not be asked"
+                );
                 failed(&mut lease, FailureClass::Connection)
             }
             Ok(Ok(response)) => self.judge(response, lease, limits).await,
