@@ -335,6 +335,7 @@ impl Rank {
             network_seconds: 0.0,
             evict_tokens: prospect.evict_tokens,
             booked_seconds: self.load.booked_seconds(now),
+            arrivals_per_second: self.load.arrivals_per_second(now),
             in_flight: self.load.in_flight() + self.load.foreign_requests(now).round() as u32,
             last_chosen: self.last_chosen,
             saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,

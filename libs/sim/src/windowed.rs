@@ -81,61 +81,119 @@ impl Windowed {
 
     /// Runs the requests, each about the document that `draws` names.
     pub fn run(&self, policy: RoutePolicy, draws: &[usize]) -> Outcome {
-        let mut gateway = Gateway::new(GatewayConfig {
-            block_tokens: BLOCK_TOKENS,
-            mirror: MirrorKind::PlainLru(self.evict),
-            believed_blocks: vec![self.believed_blocks; self.nodes],
-            priors: Vec::new(),
-            selection: self.selection,
-        });
-        let mut chooser = Chooser::new(policy, self.nodes, ReferenceRule::BENCH, self.seed);
-        let mut caches = vec![PlainLru::new(self.blocks, self.evict); self.nodes];
-        let mut window: VecDeque<InFlight> = VecDeque::new();
-        let mut now = Moment::ZERO;
-        let mut records: Vec<Record> = Vec::with_capacity(draws.len());
-        for (request, document) in draws.iter().enumerate() {
-            let blocks = self.prompt(*document);
-            let keys: Vec<BlockKey> = blocks.iter().map(|b| BlockKey(u64::from(*b))).collect();
-            let tokens = keys.len() as u32 * BLOCK_TOKENS + QUESTION_TOKENS;
-            let routed = gateway.route(Prompt { keys: &keys, tokens }, &mut chooser, None, now);
-            let cache = &mut caches[routed.rank];
-            let hit_blocks = cache.matched(&blocks);
-            cache.access(&blocks);
-            let uncached = (keys.len() as u32 - hit_blocks) * BLOCK_TOKENS;
-            let seconds = SERVICE_SECONDS + TOKEN_SECONDS * f64::from(uncached);
-            let service = Duration::from_secs_f64(seconds / self.nodes as f64);
-            window.push_back(InFlight { request, lease: routed.lease, service });
-            records.push(Record {
-                sent: now,
-                rank: routed.rank,
-                prompt_tokens: tokens,
-                prompt_blocks: keys.len() as u32,
-                hit_blocks,
-                cached_tokens: hit_blocks * BLOCK_TOKENS,
-                believed_blocks: routed.believed_blocks,
-                expected_ttft_seconds: routed.ttft_seconds,
-                output_tokens: 1,
-                ..Record::default()
-            });
-            if window.len() > self.window
-                && let Some(oldest) = window.pop_front()
-            {
-                now = now + oldest.service;
-                leave(&oldest, &mut gateway, &mut records, now);
+        let mut run = Run::new(self, policy);
+        for document in draws {
+            run.send(*document);
+            if run.window.len() > self.window {
+                run.let_one_go();
             }
         }
-        for left in window {
-            now = now + left.service;
-            leave(&left, &mut gateway, &mut records, now);
+        while !run.window.is_empty() {
+            run.let_one_go();
         }
-        Outcome { records, ranks: self.nodes, preemptions: 0, learned: gateway.learned() }
+        Outcome {
+            records: run.records,
+            ranks: self.nodes,
+            preemptions: 0,
+            learned: run.gateway.learned(),
+        }
+    }
+
+    /// Runs the requests without a gateway: each document has its node.
+    pub fn run_placed(&self, places: &[usize], draws: &[usize]) -> Outcome {
+        let mut caches = vec![PlainLru::new(self.blocks, self.evict); self.nodes];
+        let records = draws.iter().map(|document| {
+            let (rank, blocks) = (places[*document], self.prompt(*document));
+            let hit_blocks = caches[rank].matched(&blocks);
+            caches[rank].access(&blocks);
+            Record {
+                believed_blocks: hit_blocks,
+                ..record(Moment::ZERO, rank, &blocks, hit_blocks)
+            }
+        });
+        Outcome { records: records.collect(), ranks: self.nodes, ..Outcome::default() }
     }
 }
 
-fn leave(flight: &InFlight, gateway: &mut Gateway, records: &mut [Record], now: Moment) {
-    gateway.first_token(flight.lease, now);
-    gateway.finished(flight.lease, 1, now);
-    let record = &mut records[flight.request];
-    record.first_token = Some(now);
-    record.finished = Some(now);
+/// A run in progress.
+struct Run<'a> {
+    shape: &'a Windowed,
+    gateway: Gateway,
+    chooser: Chooser,
+    caches: Vec<PlainLru>,
+    window: VecDeque<InFlight>,
+    now: Moment,
+    records: Vec<Record>,
+}
+
+impl<'a> Run<'a> {
+    fn new(shape: &'a Windowed, policy: RoutePolicy) -> Self {
+        let gateway = Gateway::new(GatewayConfig {
+            block_tokens: BLOCK_TOKENS,
+            mirror: MirrorKind::PlainLru(shape.evict),
+            believed_blocks: vec![shape.believed_blocks; shape.nodes],
+            priors: Vec::new(),
+            selection: shape.selection,
+        });
+        Self {
+            shape,
+            gateway,
+            chooser: Chooser::new(policy, shape.nodes, ReferenceRule::BENCH, shape.seed),
+            caches: vec![PlainLru::new(shape.blocks, shape.evict); shape.nodes],
+            window: VecDeque::new(),
+            now: Moment::ZERO,
+            records: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, document: usize) {
+        let blocks = self.shape.prompt(document);
+        let keys: Vec<BlockKey> = blocks.iter().map(|b| BlockKey(u64::from(*b))).collect();
+        let prompt = Prompt { keys: &keys, tokens: prompt_tokens(&blocks) };
+        let routed = self.gateway.route(prompt, &mut self.chooser, None, self.now);
+        let cache = &mut self.caches[routed.rank];
+        let hit_blocks = cache.matched(&blocks);
+        cache.access(&blocks);
+        let uncached = (blocks.len() as u32 - hit_blocks) * BLOCK_TOKENS;
+        let seconds = SERVICE_SECONDS + TOKEN_SECONDS * f64::from(uncached);
+        self.window.push_back(InFlight {
+            request: self.records.len(),
+            lease: routed.lease,
+            service: Duration::from_secs_f64(seconds / self.shape.nodes as f64),
+        });
+        self.records.push(Record {
+            believed_blocks: routed.believed_blocks,
+            expected_ttft_seconds: routed.ttft_seconds,
+            ..record(self.now, routed.rank, &blocks, hit_blocks)
+        });
+    }
+
+    fn let_one_go(&mut self) {
+        let Some(oldest) = self.window.pop_front() else { return };
+        self.now = self.now + oldest.service;
+        self.gateway.first_token(oldest.lease, self.now);
+        self.gateway.finished(oldest.lease, 1, self.now);
+        let record = &mut self.records[oldest.request];
+        record.first_token = Some(self.now);
+        record.finished = Some(self.now);
+    }
+}
+
+fn prompt_tokens(blocks: &[u32]) -> u32 {
+    blocks.len() as u32 * BLOCK_TOKENS + QUESTION_TOKENS
+}
+
+fn record(sent: Moment, rank: usize, blocks: &[u32], hit_blocks: u32) -> Record {
+    Record {
+        sent,
+        rank,
+        prompt_tokens: prompt_tokens(blocks),
+        prompt_blocks: blocks.len() as u32,
+        hit_blocks,
+        cached_tokens: hit_blocks * BLOCK_TOKENS,
+        first_token: Some(sent),
+        finished: Some(sent),
+        output_tokens: 1,
+        ..Record::default()
+    }
 }

@@ -1,0 +1,42 @@
+//! `warmpath sim`: ways to route, compared in virtual time.
+//!
+//! - [`args`]: the flags
+//! - [`settings`]: one point of the sweep, with the workload's own defaults
+//! - [`runs`]: points, seeds and policies are run, a few at a time
+//! - [`row`], [`table`], [`plot`]: what comes out
+
+mod args;
+mod plot;
+mod row;
+mod runs;
+mod settings;
+mod table;
+#[cfg(test)]
+mod tests;
+mod trace_file;
+
+use anyhow::Context as _;
+
+use crate::cli::Output;
+pub use args::Args;
+
+/// Runs the comparison and writes what was asked for.
+///
+/// # Errors
+/// When flags do not fit together, the trace cannot be read, or a result cannot be written.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let trace = args.trace.as_deref().map(trace_file::read).transpose()?;
+    let points = settings::points(&args, trace.as_ref())?;
+    let rows = runs::run_all(&args, &points, trace.as_ref())?;
+    if let Some(output) = &args.json {
+        output.parse::<Output>()?.write_json(&rows)?;
+    }
+    if args.json.as_deref() != Some("-") {
+        print!("{}", table::render(&rows));
+    }
+    if let Some(path) = &args.svg {
+        std::fs::write(path, plot::render(&rows)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
