@@ -105,6 +105,8 @@ pub struct ScoreParts {
     pub prefill_seconds: f64,
     /// Prefill that others will pay for what this prompt evicts, weighted.
     pub eviction_cost_seconds: f64,
+    /// Wait that this prompt's prefill adds to requests that come to the rank after it.
+    pub others_delay_seconds: f64,
 }
 
 impl ScoreParts {
@@ -114,6 +116,7 @@ impl ScoreParts {
             + self.queue_delay_seconds
             + self.prefill_seconds
             + self.eviction_cost_seconds
+            + self.others_delay_seconds
     }
 
     /// The part of it that this request itself waits for.

@@ -22,6 +22,7 @@ fn candidates<'a>(fits: &'a [PrefillFit], rng: &mut SmallRng) -> Vec<CandidateVi
                 network_seconds: 0.000_5,
                 evict_tokens: rng.random_range(0..8_192),
                 booked_seconds: rng.random_range(0.0..0.5),
+                arrivals_per_second: 0.0,
                 in_flight: rng.random_range(0..64),
                 last_chosen: turn as u64,
                 saturated: false,

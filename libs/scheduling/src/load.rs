@@ -22,6 +22,7 @@
 //! Those of them that still wait are assumed to take as long as our own prompts do on average and
 //! are part of the queue delay; those that run count in [`LoadBook::foreign_requests`] only.
 
+mod arrivals;
 mod foreign;
 mod span;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use domain::{LeaseId, LoadSample, Moment};
 
+use self::arrivals::Arrivals;
 use self::foreign::Foreign;
 use self::span::Span;
 pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
@@ -102,6 +104,7 @@ pub struct LoadBook {
     /// Leases whose prefill finished before its start was told.
     overdue_starts: Vec<LeaseId>,
     mean_prefill_seconds: f64,
+    arrivals: Arrivals,
     foreign: Foreign,
 }
 
@@ -124,6 +127,7 @@ impl LoadBook {
             overdue_starts: Vec::new(),
             // Until we have requests of our own, foreign ones are taken for a page of text.
             mean_prefill_seconds: Coefficients::DEFAULT.predict_seconds(1_000, 0),
+            arrivals: Arrivals::default(),
             foreign: Foreign::default(),
         }
     }
@@ -149,6 +153,7 @@ impl LoadBook {
         self.queued += prefill.predicted;
         self.queue.push_back(prefill);
         self.leases.insert(lease);
+        self.arrivals.record(now);
         self.record(now);
     }
 
@@ -205,6 +210,11 @@ impl LoadBook {
     /// already spent on it. Finite and ≥ 0.
     pub fn booked_seconds(&self, now: Moment) -> f64 {
         (self.queued - self.spent(now)).as_secs_f64()
+    }
+
+    /// Requests booked per second, averaged over the last ten or so. Finite and ≥ 0.
+    pub fn arrivals_per_second(&self, now: Moment) -> f64 {
+        self.arrivals.per_second(now)
     }
 
     /// Requests booked and not ended.

@@ -121,6 +121,8 @@ pub struct CandidateView<'a> {
     pub evict_tokens: u32,
     /// Prefill booked on it by us and not finished.
     pub booked_seconds: f64,
+    /// Requests that come to it per second.
+    pub arrivals_per_second: f64,
     /// Requests it has; foreign ones may be counted in. Only `least-load` reads it.
     pub in_flight: u32,
     /// When it was last chosen, in turns (see [`Selector::take_turn`]); 0 for never.
@@ -207,12 +209,25 @@ pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
 pub fn score(config: &Config, view: &CandidateView<'_>) -> ScoreParts {
     let coefficients = view.fit.coefficients();
     let evicted = coefficients.token_seconds(view.evict_tokens, 0);
+    let queue_delay = seconds(view.queue_delay_seconds);
+    let prefill = coefficients.predict_seconds(view.uncached_tokens, view.cached_tokens);
     ScoreParts {
         network_seconds: seconds(view.network_seconds),
-        queue_delay_seconds: seconds(view.queue_delay_seconds),
-        prefill_seconds: coefficients.predict_seconds(view.uncached_tokens, view.cached_tokens),
+        queue_delay_seconds: queue_delay,
+        prefill_seconds: prefill,
         eviction_cost_seconds: seconds(config.eviction_weight * evicted),
+        others_delay_seconds: seconds(others_delay(view.arrivals_per_second, queue_delay, prefill)),
     }
+}
+
+/// Seconds that a prefill of `p` seconds, begun after a queue of `q`, costs the requests that come
+/// to the rank later, `λ` of them per second.
+///
+/// Those that come within the next `q` seconds find `p` more work before them and wait `p` longer.
+/// Those that come in the `p` seconds after that wait for what is then left of it, `p / 2` on
+/// average. In sum `λ · p · (q + p / 2)`.
+fn others_delay(arrivals_per_second: f64, queue_delay: f64, prefill: f64) -> f64 {
+    arrivals_per_second * prefill * (queue_delay + prefill / 2.0)
 }
 
 /// A time that can be compared: NaN and infinity are hopeless, negative ones nothing.

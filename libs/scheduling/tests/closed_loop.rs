@@ -262,6 +262,7 @@ impl Node {
             network_seconds: 0.0,
             evict_tokens: self.cache.evicted_by(prompt) * BLOCK_TOKENS,
             booked_seconds: self.book.booked_seconds(now),
+            arrivals_per_second: self.book.arrivals_per_second(now),
             in_flight: self.book.in_flight(),
             last_chosen: self.last_chosen,
             saturated: false,

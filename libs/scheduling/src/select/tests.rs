@@ -17,6 +17,7 @@ fn idle() -> CandidateView<'static> {
         network_seconds: 0.000_5,
         evict_tokens: 0,
         booked_seconds: 0.0,
+        arrivals_per_second: 0.0,
         in_flight: 0,
         last_chosen: 0,
         saturated: false,

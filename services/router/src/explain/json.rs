@@ -48,6 +48,7 @@ fn line(line: &Line, winner: Option<&Line>, reason: Option<DecisionReason>) -> V
             "queue_delay_seconds": line.parts.queue_delay_seconds,
             "prefill_seconds": line.parts.prefill_seconds,
             "eviction_cost_seconds": line.parts.eviction_cost_seconds,
+            "others_delay_seconds": line.parts.others_delay_seconds,
             "total_seconds": line.parts.total_seconds(),
         })
     });

@@ -184,6 +184,7 @@ impl State {
             network_seconds: rank.seen.network.as_secs_f64(),
             evict_tokens: prospect.evict_tokens,
             booked_seconds: rank.load.booked_seconds(now),
+            arrivals_per_second: rank.load.arrivals_per_second(now),
             in_flight: rank.load.in_flight() + rank.load.foreign_requests(now).round() as u32,
             last_chosen: rank.last_chosen,
             saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
