@@ -1,0 +1,209 @@
+//! What the documents say can be checked is checked: guards of invariants, links, config keys,
+//! examples.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use integration_tests::environment::workspace_root;
+use warmpath::config::{Config, RawConfig, RawModel, RawRegion};
+
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+const CONFIGURATION: &str = "docs/configuration.md";
+const EXAMPLES: [&str; 2] = ["deploy/examples/two-gpus.toml", "deploy/examples/team.toml"];
+
+fn read(path: &str) -> String {
+    fs::read_to_string(workspace_root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// What stands between backticks, in order.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn every_invariant_names_a_test_that_exists() {
+    let text = read(ARCHITECTURE);
+    let invariants: Vec<_> =
+        text.split("\n\n").filter(|paragraph| paragraph.starts_with("**Invariant:**")).collect();
+    assert!(invariants.len() >= 10, "only {} were found", invariants.len());
+    for invariant in invariants {
+        let (_, guard) = invariant.split_once("*Guard:*").unwrap_or_else(|| panic!("{invariant}"));
+        let (mut file, mut found) = (String::new(), 0);
+        for item in quoted(guard) {
+            if item.ends_with(".rs") {
+                file = read(item);
+            } else {
+                assert!(file.contains(&format!("fn {item}(")), "no test {item}: {invariant}");
+                found += 1;
+            }
+        }
+        assert!(found > 0, "no test is named: {invariant}");
+    }
+}
+
+#[test]
+fn files_that_the_architecture_names_exist() {
+    let text = read(ARCHITECTURE);
+    let paths = quoted(&text).filter(|item| item.contains('/') && item.ends_with(".rs"));
+    let missing: Vec<_> = paths.filter(|path| !exists(&workspace_root(), path)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// In the step list, files stand without their crate: they are the edge's.
+fn exists(root: &Path, path: &str) -> bool {
+    root.join(path).exists() || root.join("services/edge/src").join(path).exists()
+}
+
+/// The documents whose links are checked.
+fn documents() -> Vec<PathBuf> {
+    let root = workspace_root();
+    let mut found: Vec<_> = ["README.md", ARCHITECTURE, "CONTRIBUTING.md", "SECURITY.md"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
+    for folder in ["docs", "docs/adr", "deploy", "observability"] {
+        let entries = fs::read_dir(root.join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        found.extend(paths.filter(|path| path.extension().is_some_and(|e| e == "md")));
+    }
+    found
+}
+
+/// The anchor that a heading gets.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut checked = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|t| !t.contains("://")) {
+            let (path, fragment) = target.split_once('#').unwrap_or((target, ""));
+            let file = match path {
+                "" => document.clone(),
+                path => document.parent().unwrap().join(path),
+            };
+            assert!(file.exists(), "{}: {target}", document.display());
+            if !fragment.is_empty() {
+                let text = fs::read_to_string(&file).unwrap();
+                let headings = text.lines().filter(|l| l.starts_with('#'));
+                let known =
+                    headings.map(|l| anchor(l.trim_start_matches('#'))).any(|a| a == fragment);
+                assert!(known, "{}: {target}", document.display());
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 20, "only {checked} links were found");
+}
+
+/// A config in which every key is set, so that every key is printed. A new key does not compile
+/// here until it is set.
+fn complete() -> RawConfig {
+    let secret = || Some(settings::SecretRef::Env("NAME".to_owned()));
+    RawConfig {
+        router: router::RawConfig {
+            policy: Some("prefix".parse().unwrap()),
+            eviction_weight: Some(0.3),
+            tie_margin_fraction: Some(0.02),
+            tie_margin_seconds: Some(0.002),
+        },
+        region: RawRegion { secret: secret() },
+        backends: vec![telemetry::RawBackend {
+            id: "a".to_owned(),
+            url: "http://127.0.0.1:1".to_owned(),
+            engine: Some(domain::EngineKind::Vllm),
+            api_key: secret(),
+        }],
+        models: vec![RawModel { id: "m".to_owned(), folder: "builtin".into() }],
+        tenants: vec![edge::RawTenant {
+            id: "t".to_owned(),
+            requests_per_minute: Some(1),
+            max_concurrency: Some(1),
+            debug_headers: true,
+            models: Some(vec![]),
+        }],
+        keys: vec![edge::RawKey {
+            id: "k".to_owned(),
+            tenant: "t".to_owned(),
+            sha256: "".to_owned(),
+        }],
+        ..RawConfig::default()
+    }
+}
+
+/// Tables with their keys: `edge.timeouts`, `[connect, …]`.
+fn sections(prefix: &str, value: &toml::Value, found: &mut Vec<(String, Vec<String>)>) {
+    let toml::Value::Table(table) = value else { return };
+    let mut keys = Vec::new();
+    for (key, value) in table {
+        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match value {
+            // A secret's reference is a table, too.
+            toml::Value::Table(inner) if !inner.contains_key("env") => {
+                sections(&path, value, found);
+            }
+            toml::Value::Array(entries) if entries.first().is_some_and(toml::Value::is_table) => {
+                sections(&format!("[{path}]"), &entries[0], found);
+            }
+            _ => keys.push(key.clone()),
+        }
+    }
+    found.push((prefix.to_owned(), keys));
+}
+
+#[test]
+fn every_config_key_is_described_in_its_section() {
+    let printed: toml::Value =
+        settings::to_toml(&complete()).unwrap().parse::<toml::Table>().unwrap().into();
+    let mut found = Vec::new();
+    sections("", &printed, &mut found);
+    assert!(found.len() > 8, "{found:?}");
+    let text = read(CONFIGURATION);
+    for (section, keys) in found.into_iter().filter(|(section, _)| !section.is_empty()) {
+        let heading = format!("`[{section}]`\n");
+        let at = text.find(&heading).unwrap_or_else(|| panic!("no section {heading}"));
+        let body = text[at..].split("\n##").next().unwrap();
+        let described: Vec<_> = body
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+            .map(str::to_owned)
+            .collect();
+        for key in &keys {
+            assert!(described.contains(key), "{section}.{key} is not described");
+        }
+        for key in &described {
+            assert!(keys.contains(key), "{section}.{key} is described and does not exist");
+        }
+    }
+}
+
+#[test]
+fn examples_in_the_configuration_page_are_read() {
+    let text = read(CONFIGURATION);
+    let blocks: Vec<_> =
+        text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks.len() > 5);
+    for block in blocks {
+        settings::load_str::<RawConfig>("example", block)
+            .unwrap_or_else(|e| panic!("{e}:\n{block}"));
+    }
+}
+
+#[test]
+fn the_examples_for_deployment_are_valid() {
+    for path in EXAMPLES {
+        let mut raw: RawConfig = settings::load_str(path, &read(path)).unwrap();
+        assert!(!raw.models.is_empty(), "{path}");
+        // What is not there when a test runs: folders and secrets.
+        raw.models.iter_mut().for_each(|model| model.folder = "builtin".into());
+        raw.backends.iter_mut().for_each(|backend| backend.api_key = None);
+        raw.region.secret = None;
+        Config::from_raw(raw).map(drop).unwrap_or_else(|e| panic!("{path}: {e}"));
+    }
+}
