@@ -63,12 +63,6 @@ pub fn run(
     Ok(cluster.outcome())
 }
 
-/// What is known of a request while it is under way.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    lease: LeaseId,
-}
-
 struct Cluster<'a> {
     config: &'a ClusterConfig,
     set: &'a RequestSet,
@@ -77,7 +71,8 @@ struct Cluster<'a> {
     engines: Vec<EngineModel>,
     queue: Queue,
     next_scrape: Moment,
-    flights: Vec<Option<Flight>>,
+    /// The leases of the requests that are under way.
+    leases: Vec<Option<LeaseId>>,
     records: Vec<Record>,
     /// Requests that each request's end sets off.
     children: Vec<Vec<usize>>,
@@ -108,7 +103,7 @@ impl<'a> Cluster<'a> {
             engines: config.engines.iter().map(engine).collect::<Result<_, Error>>()?,
             queue: Queue::default(),
             next_scrape: Moment::ZERO + SCRAPE,
-            flights: vec![None; count],
+            leases: vec![None; count],
             records: vec![Record::default(); count],
             children: vec![Vec::new(); count],
             idle: Vec::new(),
@@ -182,7 +177,7 @@ impl<'a> Cluster<'a> {
             output_tokens: request.output_tokens,
             ..Record::default()
         };
-        self.flights[index] = Some(Flight { lease: routed.lease });
+        self.leases[index] = Some(routed.lease);
         self.in_flight += 1;
         if self.config.front.is_zero() {
             self.arrive(index, now);
@@ -198,8 +193,8 @@ impl<'a> Cluster<'a> {
         let (prompt, output) = (request.prompt_tokens, request.output_tokens);
         if engine.submit(index as u64, hashes, prompt, output, now).is_err() {
             self.records[index].rejected = true;
-            if let Some(flight) = self.flights[index].take() {
-                self.gateway.failed(flight.lease, now);
+            if let Some(lease) = self.leases[index].take() {
+                self.gateway.failed(lease, now);
             }
             self.end(index, now);
         }
@@ -207,7 +202,7 @@ impl<'a> Cluster<'a> {
 
     fn tell(&mut self, event: &EngineEvent) {
         let index = event.id as usize;
-        let Some(Flight { lease }) = self.flights[index] else { return };
+        let Some(lease) = self.leases[index] else { return };
         let record = &mut self.records[index];
         match event.kind {
             EventKind::Scheduled { cached_tokens } => {
@@ -220,7 +215,7 @@ impl<'a> Cluster<'a> {
             }
             EventKind::Finished { output_tokens } => {
                 record.finished = Some(event.at);
-                self.flights[index] = None;
+                self.leases[index] = None;
                 self.gateway.finished(lease, output_tokens, event.at);
                 self.end(index, event.at);
             }
@@ -262,8 +257,8 @@ impl<'a> Cluster<'a> {
             let mut outputs: Vec<(u64, u32)> = engine.output_tokens().collect();
             outputs.sort_unstable();
             for (id, generated) in outputs {
-                if let Some(flight) = self.flights[id as usize] {
-                    self.gateway.progress(flight.lease, generated);
+                if let Some(lease) = self.leases[id as usize] {
+                    self.gateway.progress(lease, generated);
                 }
             }
         }

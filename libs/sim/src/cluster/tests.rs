@@ -112,7 +112,7 @@ fn without_decode_an_answer_takes_blocks_and_no_time() {
 #[test]
 fn the_mirror_believes_what_the_engine_holds() {
     let sessions = AgentSessions { output_tokens: 1, ..AgentSessions::default() };
-    let outcome = run_all(&cluster(3, 600, RoutePolicy::Prefix), &sessions.generate(2));
+    let outcome = run_all(&cluster(3, 600, RoutePolicy::RoundRobin), &sessions.generate(2));
     let all = 0..outcome.records.len();
     let (believed, true_rate) =
         (outcome.believed_hit_rate(all.clone()), outcome.block_hit_rate(all));

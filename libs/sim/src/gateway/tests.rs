@@ -28,14 +28,14 @@ fn at(seconds: f64) -> Moment {
 }
 
 #[test]
-fn a_burst_of_one_prefix_does_not_scatter() {
-    let mut gateway = gateway(4);
-    let mut prefix = chooser(RoutePolicy::Prefix, 4);
+fn a_prompt_on_its_way_counts_as_resident() {
+    let mut gateway = gateway(1);
+    let mut prefix = chooser(RoutePolicy::Prefix, 1);
     let keys = keys(1, 400);
     let prompt = Prompt { keys: &keys, tokens: 400 * BLOCK + 5 };
-    let ranks: Vec<usize> =
-        (0..5).map(|_| gateway.route(prompt, &mut prefix, None, at(0.0)).rank).collect();
-    assert!(ranks.iter().all(|rank| *rank == ranks[0]), "{ranks:?}");
+    let believed: Vec<u32> =
+        (0..3).map(|_| gateway.route(prompt, &mut prefix, None, at(0.0)).believed_blocks).collect();
+    assert_eq!(believed, [0, 400, 400]);
 }
 
 #[test]

@@ -49,6 +49,9 @@ pub struct Args {
     /// At most so many requests
     #[arg(long)]
     pub(super) requests: Option<usize>,
+    /// Leave the first requests out of the figures [default: 150 for seed-a40, else none]
+    #[arg(long)]
+    pub(super) skip_requests: Option<usize>,
     /// Which end of a prompt a plain cache loses first (seed-uniform, seed-skewed)
     #[arg(long)]
     pub(super) evict: Option<EvictArg>,

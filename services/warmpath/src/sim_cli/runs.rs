@@ -158,7 +158,7 @@ fn windowed_row(
 
 fn scope(args: &Args, point: &Point) -> Scope {
     Scope {
-        from_request: point.warm_up_requests(),
+        from_request: point.skipped_requests(args),
         latency_from_seconds: point.latency_from_seconds(),
         has_clock: !point.is_windowed(),
         slo_ttft_ms: args.slo_ttft_ms,

@@ -1,16 +1,19 @@
 //! One point of a sweep: the flags, with the workload's defaults where they say nothing.
 
+mod check;
+mod defaults;
+mod params;
+
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use scheduling::Coefficients;
-use serde_json::{Map, Value, json};
 use sim::EngineConfig;
 use sim::cluster::ClusterConfig;
 use sim::gateway::policy::{ReferenceRule, RoutePolicy};
 use sim::gateway::{GatewayConfig, MirrorKind};
 use sim::request::{RequestSet, Start};
-use sim::trace::{Mode, Replay};
+use sim::trace::Replay;
 use sim::windowed::Windowed;
 use sim::workload::{
     AgentSessions, CustomerGroups, DocumentCallers, Draw, LADDER_WARM_UP_SECONDS, reference_draws,
@@ -18,9 +21,13 @@ use sim::workload::{
 
 use super::args::{Args, Switch, Workload};
 use super::trace_file::NamedTrace;
+use check::check;
+use defaults::Defaults;
 
 /// Requests that warm the caches up before seed-a40 is measured, by the same callers.
 const A40_WARM_UP: usize = 150;
+/// What an answer of it takes after its first token, on an engine that does nothing else.
+const A40_DECODE_SECONDS: f64 = 0.25;
 /// Blocks of 64 characters in a document of seed-a40, which engines hold in 424 blocks.
 const A40_TEXT_BLOCKS: f64 = 187.0;
 /// The reference's belief in that run, in its own blocks.
@@ -43,50 +50,6 @@ pub(super) struct Point {
     front: Duration,
     itl_base_seconds: f64,
     itl_per_running_seconds: f64,
-}
-
-/// What a workload has unless flags say otherwise.
-struct Defaults {
-    nodes: usize,
-    blocks: u32,
-    documents: usize,
-    prefill_rate: Option<f64>,
-    front_ms: f64,
-    itl_base_ms: f64,
-    itl_per_running_ms: f64,
-}
-
-impl Defaults {
-    fn of(kind: Option<Workload>) -> Self {
-        // Engines of a trace: a step of 6 ms and 0.35 ms for each running request, as a large
-        // dense model on two current GPUs.
-        let trace = Self {
-            nodes: 8,
-            blocks: 5_000,
-            documents: 0,
-            prefill_rate: None,
-            front_ms: 0.0,
-            itl_base_ms: 6.0,
-            itl_per_running_ms: 0.35,
-        };
-        let fixed = |nodes, blocks, documents, rate| Self {
-            nodes,
-            blocks,
-            documents,
-            prefill_rate: Some(rate),
-            itl_base_ms: 10.0,
-            itl_per_running_ms: 0.0,
-            ..trace
-        };
-        match kind {
-            None | Some(Workload::MixedGpus) => trace,
-            Some(Workload::SeedUniform | Workload::SeedSkewed) => fixed(3, 600, 15, 20_000.0),
-            Some(Workload::SeedA40) => Self { front_ms: 60.0, ..fixed(2, 8_000, 30, 28_000.0) },
-            Some(Workload::B2bSaas | Workload::HotPrefix) => fixed(8, 19_208, 0, 20_480.0),
-            // Room for all sessions on each engine, as published: only where turns go matters.
-            Some(Workload::AgentLoops) => fixed(3, 3_000, 0, 20_000.0),
-        }
-    }
 }
 
 /// Every combination of the lists among the flags.
@@ -134,47 +97,6 @@ pub(super) fn points(args: &Args, trace: Option<&NamedTrace>) -> anyhow::Result<
     Ok(points)
 }
 
-/// Flags that mean nothing for a workload are a mistake.
-fn check(args: &Args) -> anyhow::Result<()> {
-    use Workload::{MixedGpus, SeedA40};
-    let kind = args.workload;
-    let windowed = kind.is_some_and(Workload::is_windowed);
-    let replays = matches!(kind, None | Some(MixedGpus));
-    let rules = [
-        ("--window", !args.window.is_empty(), windowed),
-        ("--evict", args.evict.is_some(), windowed),
-        ("--concurrency", !args.concurrency.is_empty(), kind == Some(SeedA40)),
-        ("--documents", !args.documents.is_empty(), windowed || kind == Some(SeedA40)),
-        ("--rho", !args.rho.is_empty(), replays && args.prefill_rate.is_none()),
-        ("--slice", args.slice.is_some(), replays),
-        ("--mode", args.mode.is_some(), replays),
-        ("--trace", args.trace.is_some(), replays),
-        ("--decode", args.decode.is_some(), !windowed),
-        ("--shown-content", args.shown_content, !windowed),
-        ("--told-speeds", args.told_speeds, !windowed),
-        ("--speeds", !args.speeds.is_empty(), !windowed),
-        ("--prefill-rate", args.prefill_rate.is_some(), !windowed),
-        ("--front-ms", args.front_ms.is_some(), !windowed),
-        ("--itl-base-ms", args.itl_base_ms.is_some(), !windowed),
-        ("--itl-per-running-ms", args.itl_per_running_ms.is_some(), !windowed),
-    ];
-    for (flag, given, fits) in rules {
-        ensure!(!given || fits, "{flag} does not go with this workload");
-    }
-    ensure!(!replays || args.trace.is_some(), "this workload needs --trace");
-    let positive = |value: f64| value.is_finite() && value > 0.0;
-    ensure!(positive(args.believed_capacity), "--believed-capacity must be above 0");
-    ensure!(args.rho.iter().chain(&args.speeds).all(|v| positive(*v)), "values must be above 0");
-    ensure!(args.prefill_rate.is_none_or(positive), "--prefill-rate must be above 0");
-    for ms in [args.front_ms, args.itl_base_ms, args.itl_per_running_ms].into_iter().flatten() {
-        ensure!(ms.is_finite() && (0.0..1e6).contains(&ms), "a time must be 0 to 1,000,000 ms");
-    }
-    ensure!(!args.blocks.contains(&0) && !args.blocks.contains(&1), "--blocks must be at least 2");
-    ensure!(args.documents.iter().all(|d| (1..=100_000).contains(d)), "--documents: 1 to 100,000");
-    ensure!(!args.concurrency.contains(&0), "--concurrency must be at least 1");
-    Ok(())
-}
-
 impl Point {
     /// Whether it runs on plain caches without a clock.
     pub(super) fn is_windowed(&self) -> bool {
@@ -188,8 +110,9 @@ impl Point {
     }
 
     /// Requests at the beginning that are not measured.
-    pub(super) fn warm_up_requests(&self) -> usize {
-        if self.kind == Some(Workload::SeedA40) { A40_WARM_UP } else { 0 }
+    pub(super) fn skipped_requests(&self, args: &Args) -> usize {
+        let warm_up = if self.kind == Some(Workload::SeedA40) { A40_WARM_UP } else { 0 };
+        args.skip_requests.unwrap_or(warm_up)
     }
 
     /// Requests sent before this say nothing about latency.
@@ -239,6 +162,7 @@ impl Point {
                 let callers = DocumentCallers {
                     documents: self.documents,
                     callers: self.concurrency,
+                    output_tokens: self.a40_output_tokens(),
                     ..DocumentCallers::default()
                 };
                 callers.generate(seed)
@@ -312,6 +236,12 @@ impl Point {
         }
     }
 
+    /// So many that decoding takes as long as in the published run, at any inter-token latency.
+    fn a40_output_tokens(&self) -> u32 {
+        let further = A40_DECODE_SECONDS / self.itl_base_seconds.max(1e-4);
+        1 + further.round() as u32
+    }
+
     fn reference(&self) -> ReferenceRule {
         if self.kind != Some(Workload::SeedA40) {
             return ReferenceRule::default();
@@ -335,51 +265,6 @@ impl Point {
         let speeds: Vec<f64> = pattern.iter().copied().cycle().take(self.nodes).collect();
         let mean = speeds.iter().sum::<f64>() / speeds.len() as f64;
         speeds.into_iter().map(|speed| speed / mean).collect()
-    }
-
-    /// Everything that makes up the point, for its rows.
-    pub(super) fn params(&self, args: &Args, set: Option<&RequestSet>) -> Map<String, Value> {
-        let mut params = Map::new();
-        let mut put = |name: &str, value: Value| params.insert(name.to_owned(), value);
-        put("blocks", json!(self.blocks));
-        put("believed_capacity", json!(args.believed_capacity));
-        put("eviction_weight", json!(selection(args).eviction_weight));
-        if self.is_windowed() {
-            let run = self.windowed(args, 0);
-            put("documents", json!(self.documents));
-            put("window", json!(self.window));
-            put("evict", json!(run.evict));
-        }
-        if self.kind == Some(Workload::SeedA40) {
-            put("documents", json!(self.documents));
-            put("concurrency", json!(self.concurrency));
-            put("warm_up_requests", json!(A40_WARM_UP));
-        }
-        let Some(set) = set else { return params };
-        if matches!(self.kind, None | Some(Workload::MixedGpus)) {
-            let replay = replay(args);
-            put("rho", json!(self.rho));
-            put("slice", json!(replay.slice));
-            put("mode", json!(replay.mode));
-            if replay.mode == Mode::Think {
-                put("recorded_itl_seconds", json!(replay.recorded_itl_seconds));
-            }
-        }
-        put("decode", json!(args.decode != Some(Switch::Off)));
-        put("shown_content", json!(args.shown_content));
-        put("told_speeds", json!(args.told_speeds));
-        put("speeds", json!(self.speeds(args)));
-        put("block_tokens", json!(set.block_tokens));
-        put("token_budget", json!(args.token_budget));
-        put("max_running", json!(args.max_running));
-        put("prefill_tokens_per_second", json!(self.prefill_rate(set).round()));
-        put("front_ms", json!(self.front.as_secs_f64() * 1e3));
-        put("itl_base_ms", json!(self.itl_base_seconds * 1e3));
-        put("itl_per_running_ms", json!(self.itl_per_running_seconds * 1e3));
-        put("latency_from_seconds", json!(self.latency_from_seconds()));
-        put("slo_ttft_ms", json!(args.slo_ttft_ms));
-        put("slo_tpot_ms", json!(args.slo_tpot_ms));
-        params
     }
 }
 

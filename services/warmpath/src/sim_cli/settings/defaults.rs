@@ -1,0 +1,51 @@
+//! What each workload has unless flags say otherwise, and where that comes from.
+
+use crate::sim_cli::args::Workload;
+
+/// What a workload has unless flags say otherwise.
+pub(super) struct Defaults {
+    pub(super) nodes: usize,
+    pub(super) blocks: u32,
+    pub(super) documents: usize,
+    pub(super) prefill_rate: Option<f64>,
+    pub(super) front_ms: f64,
+    pub(super) itl_base_ms: f64,
+    pub(super) itl_per_running_ms: f64,
+}
+
+impl Defaults {
+    pub(super) fn of(kind: Option<Workload>) -> Self {
+        // Engines of a trace: a step of 6 ms and 0.35 ms for each running request, as a large
+        // dense model on two current GPUs.
+        let trace = Self {
+            nodes: 8,
+            blocks: 5_000,
+            documents: 0,
+            prefill_rate: None,
+            front_ms: 0.0,
+            itl_base_ms: 6.0,
+            itl_per_running_ms: 0.35,
+        };
+        let fixed = |nodes, blocks, documents, rate| Self {
+            nodes,
+            blocks,
+            documents,
+            prefill_rate: Some(rate),
+            itl_base_ms: 10.0,
+            itl_per_running_ms: 0.0,
+            ..trace
+        };
+        match kind {
+            None | Some(Workload::MixedGpus) => trace,
+            Some(Workload::SeedUniform | Workload::SeedSkewed) => fixed(3, 600, 15, 20_000.0),
+            // 1.5 billion weights at two bytes, read for every token at 0.7 TB/s: 4.4 ms, and a
+            // little around it.
+            Some(Workload::SeedA40) => {
+                Self { front_ms: 60.0, itl_base_ms: 5.0, ..fixed(2, 8_000, 30, 28_000.0) }
+            }
+            Some(Workload::B2bSaas | Workload::HotPrefix) => fixed(8, 19_208, 0, 20_480.0),
+            // Room for all sessions on each engine, as published: only where turns go matters.
+            Some(Workload::AgentLoops) => fixed(3, 3_000, 0, 20_000.0),
+        }
+    }
+}
