@@ -19,8 +19,19 @@ pub struct Booking {
     /// Full blocks of the prompt.
     blocks: u32,
     extra: u32,
+    /// Blocks that it was expected to need when it was booked, until it starts.
+    awaited: u64,
     generated: u32,
     phase: Phase,
+}
+
+/// A node that a booking goes over.
+struct BookedEdge {
+    node: NodeId,
+    /// Keys of the prompt that it stands for.
+    taken: usize,
+    /// Those of its blocks that neither the rank has nor an earlier booking will bring.
+    new_blocks: u64,
 }
 
 #[derive(Debug)]
@@ -54,42 +65,53 @@ impl KvIndex {
     pub fn book(&mut self, slot: Slot, keys: &[BlockKey], extra_blocks: u32) -> Booking {
         self.sweep_some();
         let mut tail = NO_NODE;
+        let mut awaited = u64::from(extra_blocks);
         if let Some(index) = self.live(slot) {
-            self.ranks[index as usize].bookings += 1;
             let mut rest = keys;
             while !rest.is_empty() {
-                let taken;
-                (tail, taken) = self.book_edge(index, tail, rest);
-                rest = &rest[taken..];
+                let edge = self.book_edge(index, tail, rest);
+                tail = edge.node;
+                awaited += edge.new_blocks;
+                rest = &rest[edge.taken..];
             }
+            let rank = &mut self.ranks[index as usize];
+            rank.bookings += 1;
+            rank.awaited += awaited;
         }
         Booking {
             slot,
             tail,
             blocks: count(keys.len() as u64),
             extra: extra_blocks,
+            awaited,
             generated: 0,
             phase: Phase::Booked,
         }
     }
 
-    /// Books the node below `parent` that goes along `keys`, cut or made to measure. Returns
-    /// it and how many keys it takes.
-    fn book_edge(&mut self, slot: u32, parent: NodeId, keys: &[BlockKey]) -> (NodeId, usize) {
+    /// Books the node below `parent` that goes along `keys`, cut or made to measure.
+    fn book_edge(&mut self, slot: u32, parent: NodeId, keys: &[BlockKey]) -> BookedEdge {
         let Some(found) = self.tree.child(parent, keys[0]) else {
-            let id = self.tree.add(parent, keys.to_vec());
-            self.tree.node_mut(id).change(slot, |holder| holder.booked += 1);
-            return (id, keys.len());
+            let node = self.tree.add(parent, keys.to_vec());
+            self.tree.node_mut(node).change(slot, |holder| holder.booked += 1);
+            return BookedEdge { node, taken: keys.len(), new_blocks: keys.len() as u64 };
         };
         let label = &self.tree.node(found).label;
         let common = common_prefix(label, keys);
         let is_whole = common == label.len();
-        let id = if is_whole { found } else { self.split(found, common) };
-        self.tree.node_mut(id).change(slot, |holder| holder.booked += 1);
+        let node = if is_whole { found } else { self.split(found, common) };
+        let mut new_blocks = 0;
+        self.tree.node_mut(node).change(slot, |holder| {
+            // What an earlier booking will bring is not brought twice.
+            if holder.booked == 0 {
+                new_blocks = common as u64 - u64::from(holder.len);
+            }
+            holder.booked += 1;
+        });
         if !is_whole {
             self.tidy(found);
         }
-        (id, common)
+        BookedEdge { node, taken: common, new_blocks }
     }
 
     /// The predicted start of the prefill. The leading blocks that the rank has are pinned;
@@ -101,6 +123,7 @@ impl KvIndex {
             return result;
         }
         let Some(slot) = self.live(booking.slot) else { return Started::default() };
+        self.ranks[slot as usize].awaited -= booking.awaited;
         let mut resident = self.take_path(slot, booking.tail);
         let ends_on_block = booking.extra == 0 && booking.blocks > 0;
         let recompute = ends_on_block && resident == booking.blocks;
@@ -261,7 +284,9 @@ impl KvIndex {
         }
         self.sweep_some();
         let Some(slot) = self.live(booking.slot) else { return };
-        self.ranks[slot as usize].bookings -= 1;
+        let rank = &mut self.ranks[slot as usize];
+        rank.bookings -= 1;
+        rank.awaited -= booking.awaited;
         self.take_path(slot, booking.tail);
         if booking.tail != NO_NODE {
             self.mergeable.extend(self.tree.only_child(booking.tail));

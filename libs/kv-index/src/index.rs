@@ -95,12 +95,13 @@ impl KvIndex {
         self.merge_pending();
     }
 
-    /// How many cached blocks, with or without a key, would be evicted to allocate so many
-    /// new ones. Zero for a removed rank.
+    /// How many cached blocks, with or without a key, would be evicted to allocate so many new
+    /// ones, after what the bookings that have not started will take. Zero for a removed rank.
     pub fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
         let Some(index) = self.live(slot) else { return 0 };
         let rank = &self.ranks[index as usize];
-        count(u64::from(new_blocks).saturating_sub(rank.blank()).min(rank.queued))
+        let evicted = |blocks: u64| blocks.saturating_sub(rank.blank()).min(rank.queued);
+        count(evicted(rank.awaited + u64::from(new_blocks)) - evicted(rank.awaited))
     }
 
     /// The state of one rank; `None` once it is removed.

@@ -33,6 +33,9 @@ pub(crate) struct Rank {
     /// Blocks with content and no key, pinned or queued.
     pub(crate) anonymous: u64,
     pub(crate) bookings: u32,
+    /// Blocks that bookings which have not started will need, as far as was known when they
+    /// were made.
+    pub(crate) awaited: u64,
     /// Front of the free order: evicted first.
     pub(crate) head: Place,
     /// Back of the free order.
@@ -54,6 +57,7 @@ impl Rank {
             resident: 0,
             anonymous: 0,
             bookings: 0,
+            awaited: 0,
             head: Place::NONE,
             tail: Place::NONE,
             extras: Vec::new(),

@@ -208,26 +208,28 @@ pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
 /// candidates beyond the ranked ones.
 pub fn score(config: &Config, view: &CandidateView<'_>) -> ScoreParts {
     let coefficients = view.fit.coefficients();
-    let evicted = coefficients.token_seconds(view.evict_tokens, 0);
+    let eviction = config.eviction_weight * coefficients.token_seconds(view.evict_tokens, 0);
     let queue_delay = seconds(view.queue_delay_seconds);
     let prefill = coefficients.predict_seconds(view.uncached_tokens, view.cached_tokens);
+    let others = others_delay(view.arrivals_per_second, queue_delay, prefill + eviction);
     ScoreParts {
         network_seconds: seconds(view.network_seconds),
         queue_delay_seconds: queue_delay,
         prefill_seconds: prefill,
-        eviction_cost_seconds: seconds(config.eviction_weight * evicted),
-        others_delay_seconds: seconds(others_delay(view.arrivals_per_second, queue_delay, prefill)),
+        eviction_cost_seconds: seconds(eviction),
+        others_delay_seconds: seconds(others),
     }
 }
 
-/// Seconds that a prefill of `p` seconds, begun after a queue of `q`, costs the requests that come
-/// to the rank later, `λ` of them per second.
+/// Seconds that `p` seconds of work, begun after a queue of `q`, cost the requests that come to the
+/// rank later, `λ` of them per second. The work is the prompt's own prefill and that share of what
+/// it evicts which will have to be computed again.
 ///
 /// Those that come within the next `q` seconds find `p` more work before them and wait `p` longer.
 /// Those that come in the `p` seconds after that wait for what is then left of it, `p / 2` on
 /// average. In sum `λ · p · (q + p / 2)`.
-fn others_delay(arrivals_per_second: f64, queue_delay: f64, prefill: f64) -> f64 {
-    arrivals_per_second * prefill * (queue_delay + prefill / 2.0)
+fn others_delay(arrivals_per_second: f64, queue_delay: f64, work: f64) -> f64 {
+    arrivals_per_second * work * (queue_delay + work / 2.0)
 }
 
 /// A time that can be compared: NaN and infinity are hopeless, negative ones nothing.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, demo, double, key, serve};
+use crate::{bench, demo, double, key, serve, sim_cli};
 
 /// KV-cache-aware, OpenAI-compatible gateway for clusters of LLM engines.
 ///
@@ -26,6 +26,8 @@ enum Command {
     Demo(demo::Args),
     /// Run an engine double: an OpenAI-compatible server with vLLM's cache and no model
     Engine(Box<double::Args>),
+    /// Compare policies on workloads and traces under virtual time
+    Sim(Box<sim_cli::Args>),
     /// Make API keys
     Key {
         #[command(subcommand)]
@@ -60,6 +62,7 @@ impl Cli {
             Command::Serve(args) => return serve::run(args),
             Command::Demo(args) => block_on(demo::run(args)),
             Command::Engine(args) => double::run(*args),
+            Command::Sim(args) => sim_cli::run(*args),
             Command::Key { command: KeyCommand::New(args) } => key::new(&args),
             Command::Bench { command: BenchCommand::Overhead(args) } => {
                 block_on(bench::overhead::run(args))

@@ -16,6 +16,9 @@ use tokenization::ModelFolder;
 const BUILTIN_FOLDER: &str = "builtin";
 /// What a stream in progress is given at the end, before it is cut with an error event.
 const DRAIN_TIMEOUT: HumanDuration = HumanDuration::from_secs(30);
+/// The edge cuts what is still open so long before the process gives up on it, so that the error
+/// event reaches its client.
+const CUT_MARGIN: Duration = Duration::from_secs(1);
 /// Random bytes of a secret that is drawn at start.
 const SECRET_BYTES: usize = 32;
 
@@ -141,12 +144,15 @@ impl Config {
                 engine_keys.insert(BackendId::new(backend.id.as_str()), key);
             }
         }
+        let drain_timeout = raw.admin.drain_timeout.get();
+        let edge = edge::Config::new(raw.edge, raw.tenants, raw.keys)?
+            .drain_within(drain_timeout.saturating_sub(CUT_MARGIN));
         Ok(Self {
-            edge: edge::Config::new(raw.edge, raw.tenants, raw.keys)?,
+            edge,
             router: router::Config::new(raw.router)?,
             telemetry: telemetry::Config::new(raw.telemetry, raw.backends)?,
             admin: raw.admin.listen,
-            drain_timeout: raw.admin.drain_timeout.get(),
+            drain_timeout,
             log: raw.log,
             region_secret: region_secret(raw.region.secret.as_ref())?,
             engine_keys,

@@ -4,7 +4,8 @@
 //! - [`double`]: an engine without a model, with vLLM's cache and vLLM's answers
 //! - [`demo`]: round robin against prefix routing on three doubles
 //! - [`bench`](mod@bench): what the gateway adds
-//! - [`load`]: the client of both
+//! - [`sim_cli`]: workloads and traces under virtual time
+//! - [`load`]: the client of demo and benches
 //! - [`cli`], [`key`]: the command line
 
 pub mod bench;
@@ -16,4 +17,5 @@ pub mod gateway;
 pub mod key;
 pub mod load;
 pub mod serve;
+pub mod sim_cli;
 pub mod stats;

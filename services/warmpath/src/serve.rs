@@ -89,8 +89,7 @@ async fn serve_until_signal(config: Config) -> anyhow::Result<ShutdownOutcome> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    let stop = gateway.run_until_signal().await?;
-    tracing::info!(cause = ?stop, "draining");
+    gateway.run_until_signal().await?;
     let outcome = gateway.stop(drain_timeout).await;
     tracing::info!(outcome = ?outcome, "stopped");
     Ok(outcome)

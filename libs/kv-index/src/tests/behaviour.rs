@@ -105,6 +105,21 @@ fn output_blocks_that_stay_cached_go_before_the_prompt_and_the_others_at_once() 
 }
 
 #[test]
+fn room_that_waiting_bookings_will_take_is_not_offered_twice() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(10);
+    assert_eq!(serve(&mut index, slot, &keys(0..4), 0), (0, 0));
+    assert_eq!(index.evictable_after(slot, 6), 0);
+    let waiting = index.book(slot, &keys(10..14), 1);
+    assert_eq!(index.evictable_after(slot, 6), 4, "five of the six blank blocks are spoken for");
+    let same = index.book(slot, &keys(10..14), 1);
+    assert_eq!(index.evictable_after(slot, 1), 1, "the second brings its partial block only");
+    index.rollback(same);
+    index.rollback(waiting);
+    assert_eq!(index.evictable_after(slot, 6), 0);
+}
+
+#[test]
 fn overcommitted_starts_are_settled_by_later_ends() {
     let mut index = KvIndex::new();
     let slot = index.add_rank(6);

@@ -29,6 +29,7 @@ struct Rank {
     /// Blocks that exist beyond the capacity and go as soon as the queue has one.
     debt: u32,
     bookings: u32,
+    awaited: u64,
     evicted: Vec<Option<BlockKey>>,
 }
 
@@ -107,6 +108,7 @@ pub(crate) struct ModelBooking {
     slot: Slot,
     keys: Prefix,
     extra: u32,
+    awaited: u64,
     generated: u32,
     started: Option<Started>,
     keyed_blocks: Vec<u64>,
@@ -185,8 +187,14 @@ impl Model {
         keys: &[BlockKey],
         extra_blocks: u32,
     ) -> ModelBooking {
+        let mut awaited = u64::from(extra_blocks);
         if let Some(rank) = self.rank(slot) {
             rank.bookings += 1;
+            let is_new = |end: &usize| {
+                !rank.holds(&keys[..*end]) && !rank.booked.contains_key(&keys[..*end])
+            };
+            awaited += (1..=keys.len()).filter(is_new).count() as u64;
+            rank.awaited += awaited;
             for end in 1..=keys.len() {
                 *rank.booked.entry(keys[..end].to_vec()).or_default() += 1;
             }
@@ -195,6 +203,7 @@ impl Model {
             slot,
             keys: keys.to_vec(),
             extra: extra_blocks,
+            awaited,
             generated: 0,
             started: None,
             keyed_blocks: Vec::new(),
@@ -218,6 +227,7 @@ impl Model {
             return started;
         }
         let Some(rank) = self.rank(booking.slot) else { return Started::default() };
+        rank.awaited -= booking.awaited;
         let keys = booking.keys.clone();
         Self::unbook(rank, &keys);
         let limit = if booking.extra == 0 { keys.len().saturating_sub(1) } else { keys.len() };
@@ -280,14 +290,18 @@ impl Model {
         }
         let Some(rank) = self.rank(booking.slot) else { return };
         rank.bookings -= 1;
+        rank.awaited -= booking.awaited;
         Self::unbook(rank, &booking.keys);
     }
 
     /// Cached blocks that would go.
     pub(crate) fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
         let Some(Some(rank)) = self.ranks.get(slot.index as usize) else { return 0 };
-        let next = rank.queue.iter().take(new_blocks as usize);
-        next.filter(|block| rank.content[*block] != Content::Nothing).count() as u32
+        let evicted = |blocks: u64| {
+            let next = rank.queue.iter().take(blocks as usize);
+            next.filter(|block| rank.content[*block] != Content::Nothing).count() as u32
+        };
+        evicted(rank.awaited + u64::from(new_blocks)) - evicted(rank.awaited)
     }
 
     /// The cached blocks of the free queue, front first: the prefix, or nothing for outputs.
