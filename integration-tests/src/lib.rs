@@ -1,3 +1,21 @@
 //! In-process clusters, wire tests and architecture tests.
+//!
+//! - [`cluster`]: engine doubles and a whole gateway in this process
+//! - [`client`]: requests over sockets of their own
+//! - [`scripted`]: an engine that answers byte for byte what it is told
+//! - [`recorded`]: what real engines answered
+//! - [`scenarios`]: longer runs that end in figures; `show` prints them, tests check them
+//! - [`wait`]: bounded waiting for a condition
+//! - [`environment`]: what the test command installs
 
+pub mod client;
+pub mod cluster;
 pub mod environment;
+pub mod metrics;
+pub mod recorded;
+pub mod scenarios;
+pub mod scripted;
+pub mod wait;
+
+#[path = "../../libs/openai-api/tests/support/recording.rs"]
+mod recording;

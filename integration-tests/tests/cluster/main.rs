@@ -1,0 +1,12 @@
+//! A whole gateway before engine doubles, over real sockets, in one process.
+
+mod access;
+mod affinity;
+mod endpoints;
+mod faults;
+mod hangups;
+mod kill;
+mod limits;
+mod passing;
+mod series;
+mod transcripts;
