@@ -108,8 +108,14 @@ impl Lifecycle {
         };
         tracing::info!(stop = ?stop, "draining");
         self.begin_drain();
+        // The last stage is short, and waits for this task like for any other.
+        let over = self.background.drain();
         self.background.spawn("second-signal", async move {
-            let code = match signals.next().await {
+            let stop = tokio::select! {
+                () = over.signaled() => return,
+                stop = signals.next() => stop,
+            };
+            let code = match stop {
                 Stop::Interrupt => 130,
                 Stop::Terminate | Stop::Requested => 143,
             };

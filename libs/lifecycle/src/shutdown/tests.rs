@@ -135,6 +135,16 @@ async fn a_program_can_ask_for_its_own_end() {
     assert_eq!(lifecycle.run_until_signal().await.unwrap(), Stop::Requested);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_watch_for_a_second_signal_does_not_hold_up_the_end() {
+    let lifecycle = Lifecycle::new();
+    lifecycle.begin_drain();
+    lifecycle.run_until_signal().await.unwrap();
+    let before = tokio::time::Instant::now();
+    assert_eq!(lifecycle.shutdown(Duration::from_secs(9)).await, ShutdownOutcome::Clean);
+    assert_eq!(before.elapsed(), Duration::ZERO);
+}
+
 #[tokio::test]
 async fn sigterm_begins_the_drain() {
     let lifecycle = Lifecycle::new();
