@@ -23,7 +23,9 @@ def main():
     params.hostnames = "127.0.0.1" if isinstance(params.hostnames, str) else ["127.0.0.1"]
     params.port = port
     params.n_parallel, params.n_ctx = slots, context
-    params.cpuparams.n_threads = 2
+    # Several threads wait for each other at every step without sleeping: on a machine that is busy
+    # with other things that takes a hundred times as long as one thread alone.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     # Without the host-side cache a prompt is warm only while a slot holds it.
     params.cache_ram_mib = 0
     params.cache_prompt = True

@@ -87,7 +87,7 @@ class Processes:
 
 class Vllm:
     name, model, block = "vllm", "tiny", 32
-    documents, words, asks, max_tokens = 16, 700, 10, 4
+    documents, words, asks, max_tokens = 16, 1500, 10, 4
 
     def start(self, processes, folder):
         model = folder / "tiny"
@@ -101,7 +101,8 @@ class Vllm:
         self.urls, engines = [], []
         for n in range(2):
             port = free_port()
-            # 601 blocks of 32 tokens: about 60 % of the documents fit one cache, all fit two.
+            # 600 usable blocks of 32 tokens: three quarters of the documents fit one cache, all
+            # of them two.
             engines.append((port, processes.start(f"vllm-{n}", [
                 CACHE / "vllm/bin/vllm", "serve", model, "--served-model-name", self.model, "--load-format", "dummy",
                 "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16", "--max-model-len", 4096,

@@ -5,6 +5,7 @@
 //! - [`scripted`]: an engine that answers byte for byte what it is told
 //! - [`recorded`]: what real engines answered
 //! - [`scenarios`]: longer runs that end in figures; `show` prints them, tests check them
+//! - [`process`]: real engines and Python scripts
 //! - [`wait`]: bounded waiting for a condition
 //! - [`environment`]: what the test command installs
 
@@ -12,6 +13,7 @@ pub mod client;
 pub mod cluster;
 pub mod environment;
 pub mod metrics;
+pub mod process;
 pub mod recorded;
 pub mod scenarios;
 pub mod scripted;
