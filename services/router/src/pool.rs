@@ -42,8 +42,8 @@ pub(crate) use reconcile::Seat;
 /// byte-pair vocabularies in use.
 const INITIAL_BYTES_PER_TOKEN: f64 = 4.0;
 
-/// A lease that no report has closed for so long is lost; the longest answers that engines give
-/// within the edge's limits end well before.
+/// A lease of which nothing was heard for so long is lost: a stream reports its progress every
+/// second or so, and whole answers end well before within the edge's limits.
 const LEASE_LIFETIME_SECONDS: f64 = 3600.0;
 
 /// A decision, or the lack of one, and the trace of how it came about.
@@ -215,20 +215,25 @@ impl State {
         }
     }
 
-    /// Ends the leases that were lost. They are numbered in the order of their booking.
+    /// Ends the leases that were lost. They are numbered in the order of their booking, so the
+    /// young ones are not looked at; the old ones that still report are the few long streams.
     fn reap(&mut self, now: Moment) -> Vec<(LeaseId, Outcome)> {
-        let mut reaped = Vec::new();
-        while let Some((&id, lease)) = self.leases.first_key_value() {
-            if now.seconds_since(lease.at) < LEASE_LIFETIME_SECONDS {
-                break;
-            }
-            tracing::warn!(model = %self.model, lease = id.0, "a lease was never closed");
-            self.metrics.leases_reaped.inc();
-            let elapsed = now.seconds_since(lease.at);
-            self.close(id, now);
-            reaped.push((id, Outcome::Ended { ending: Ending::Reaped, seconds: elapsed }));
-        }
-        reaped
+        let lost: Vec<(LeaseId, f64)> = self
+            .leases
+            .iter()
+            .map(|(&id, lease)| (id, lease, now.seconds_since(lease.at)))
+            .take_while(|(_, _, age)| *age >= LEASE_LIFETIME_SECONDS)
+            .filter(|(_, lease, _)| now.seconds_since(lease.heard) >= LEASE_LIFETIME_SECONDS)
+            .map(|(id, _, age)| (id, age))
+            .collect();
+        lost.into_iter()
+            .map(|(id, seconds)| {
+                tracing::warn!(model = %self.model, lease = id.0, "a lease was never closed");
+                self.metrics.leases_reaped.inc();
+                self.close(id, now);
+                (id, Outcome::Ended { ending: Ending::Reaped, seconds })
+            })
+            .collect()
     }
 
     /// Brings the gauges up to date.

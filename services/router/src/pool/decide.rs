@@ -234,6 +234,7 @@ impl State {
         let lease = Lease {
             rank: rank.key,
             at: now,
+            heard: now,
             blocks,
             forecast,
             trial,

@@ -28,6 +28,8 @@ pub(crate) struct Lease {
     pub(crate) rank: RankKey,
     /// When it was booked.
     pub(crate) at: Moment,
+    /// When a report spoke of it last.
+    pub(crate) heard: Moment,
     /// Its blocks; none where nothing of the prompt is known or the rank caches nothing.
     pub(crate) blocks: Option<BookedBlocks>,
     /// What was foretold.

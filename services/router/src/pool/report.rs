@@ -23,7 +23,9 @@ const RESCALE_AT: f64 = 0.05;
 impl State {
     pub(super) fn report(&mut self, report: &Report, now: Moment) -> Option<Outcome> {
         let id = report.lease();
-        if let Some(&at) = self.position.get(&self.leases.get(&id)?.rank) {
+        let lease = self.leases.get_mut(&id)?;
+        lease.heard = now;
+        if let Some(&at) = self.position.get(&lease.rank) {
             self.advance_rank(at, now);
         }
         match *report {

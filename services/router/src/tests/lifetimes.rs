@@ -1,6 +1,6 @@
 //! Counts and bookings belong to the object they were made on.
 
-use domain::{Backend, BackendState, Decision, Incarnation, Moment, RejectReason};
+use domain::{Backend, BackendState, Decision, Incarnation, Moment, RejectReason, Report};
 
 use super::kit::{Bench, doc, fleet_of, shares, vllm, with_load};
 
@@ -153,6 +153,24 @@ fn a_lease_that_is_never_closed_runs_out() {
     assert_eq!(bench.in_flight("b0"), 1, "a late report of it changes nothing");
     bench.finish(young.lease);
     assert_eq!(bench.in_flight("b0"), 0);
+}
+
+#[test]
+fn a_lease_that_reports_is_kept_however_long_it_runs() {
+    let mut bench = Bench::new(fleet_of(1));
+    let stream = bench.route(doc(1, 10));
+    let lost = bench.route(doc(2, 10));
+    for generated in 1..=5 {
+        bench.wait(1800.0);
+        bench.router.report_at(&Report::Progress { lease: stream.lease, generated }, bench.now);
+        bench.router.tick(bench.now);
+    }
+    assert_eq!(bench.in_flight("b0"), 1, "only the silent one is taken for lost");
+    bench.finish(lost.lease);
+    assert_eq!(bench.in_flight("b0"), 1);
+    bench.wait(3601.0);
+    bench.router.tick(bench.now);
+    assert_eq!(bench.in_flight("b0"), 0, "silence ends it too");
 }
 
 #[test]
