@@ -19,21 +19,28 @@ const BYTES_PER_TOKEN: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-/// A prompt as token ids.
+/// A request's prompts as token ids.
 struct Tokens {
+    /// The first prompt's.
     ids: Vec<u32>,
     /// How many of them, from the first, keys may be made of.
     keyed: usize,
+    /// Tokens of all prompts.
+    count: usize,
 }
 
 impl Tokens {
-    fn all(ids: Vec<u32>) -> Self {
-        Self { keyed: ids.len(), ids }
+    /// `None` of no prompt at all.
+    fn of(prompts: impl IntoIterator<Item = Vec<u32>>) -> Option<Self> {
+        let mut prompts = prompts.into_iter();
+        let ids = prompts.next()?;
+        let count = ids.len() + prompts.map(|p| p.len()).sum::<usize>();
+        Some(Self { keyed: ids.len(), ids, count })
     }
 }
 
-/// What routing needs to know of the prompt: of several, of the first. At most `budget` bytes
-/// are tokenised that were not before.
+/// What routing needs to know of the prompt: of several, the length of all and the keys of the
+/// first. At most `budget` bytes are tokenised that were not before.
 ///
 /// # Errors
 /// The budget does not suffice.
@@ -61,14 +68,14 @@ pub(crate) fn prompt_of(
         );
     }
     let text_bytes = if keys.is_empty() || model.is_some_and(|m| m.by_text) {
-        let text = text_of(view, chat);
+        let (text, more) = text_of(view, chat);
         let unit = BlockUnit::TEXT;
         keys.push(KeyList { unit, keys: space.text_keys(&text, unit.size()).into() });
-        text.len()
+        text.len() + more
     } else {
         prompt_bytes(view)
     };
-    let count = tokens.map_or(text_bytes / BYTES_PER_TOKEN, |t| t.ids.len());
+    let count = tokens.map_or(text_bytes / BYTES_PER_TOKEN, |t| t.count);
     Ok(Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys })
 }
 
@@ -81,15 +88,20 @@ fn prompt_bytes(view: &BodyView<'_>) -> usize {
     view.raw(field).map_or(0, str::len)
 }
 
-/// The bytes that stand for a prompt without a tokenizer.
-fn text_of(view: &BodyView<'_>, chat: Option<Value>) -> Vec<u8> {
+/// The bytes that stand for a prompt without a tokenizer: of several, the first one's, and how
+/// many bytes the others have.
+fn text_of(view: &BodyView<'_>, chat: Option<Value>) -> (Vec<u8>, usize) {
     match (view.kind(), chat) {
-        (RouteKind::Chat, Some(value)) => canonical_text(&value, true),
-        (RouteKind::Chat, None) => view.prompt_bytes(),
+        (RouteKind::Chat, Some(value)) => (canonical_text(&value, true), 0),
+        (RouteKind::Chat, None) => (view.prompt_bytes(), 0),
         _ => match view.prompt() {
-            PromptField::Text(text) => text.into_owned().into_bytes(),
-            PromptField::Texts(texts) => texts.into_iter().next().unwrap_or_default().into_bytes(),
-            _ => view.prompt_bytes(),
+            PromptField::Text(text) => (text.into_owned().into_bytes(), 0),
+            PromptField::Texts(texts) => {
+                let mut texts = texts.into_iter();
+                let first = texts.next().unwrap_or_default();
+                (first.into_bytes(), texts.map(|t| t.len()).sum())
+            }
+            _ => (view.prompt_bytes(), 0),
         },
     }
 }
@@ -102,9 +114,9 @@ fn chat_tokens(
     let (Some(body), Some(folder)) = (body, folder) else { return Ok(None) };
     let rendered = ChatRequest::from_body(body).and_then(|request| folder.render(&request));
     let Ok(rendered) = rendered else { return Ok(None) };
-    within(budget, folder, &rendered.text)?;
+    within(budget, folder, [&*rendered.text])?;
     let prompt = folder.tokenize_rendered(&rendered).ok();
-    Ok(prompt.map(|p| Tokens { keyed: p.keyed_tokens, ids: p.tokens }))
+    Ok(prompt.map(|p| Tokens { keyed: p.keyed_tokens, count: p.tokens.len(), ids: p.tokens }))
 }
 
 fn completion_tokens(
@@ -112,26 +124,35 @@ fn completion_tokens(
     folder: Option<&ModelFolder>,
     budget: usize,
 ) -> Result<Option<Tokens>, TooLong> {
-    let text: Cow<'_, str> = match view.prompt() {
-        PromptField::Tokens(ids) => return Ok(Some(Tokens::all(ids))),
-        PromptField::TokenLists(lists) => return Ok(lists.into_iter().next().map(Tokens::all)),
-        PromptField::Text(text) => text,
-        PromptField::Texts(texts) => texts.into_iter().next().unwrap_or_default().into(),
+    let texts: Vec<Cow<'_, str>> = match view.prompt() {
+        PromptField::Tokens(ids) => return Ok(Tokens::of([ids])),
+        PromptField::TokenLists(lists) => return Ok(Tokens::of(lists)),
+        PromptField::Text(text) => vec![text],
+        PromptField::Texts(texts) => texts.into_iter().map(Cow::Owned).collect(),
         PromptField::None | PromptField::Unreadable => return Ok(None),
     };
     let Some(folder) = folder else { return Ok(None) };
-    within(budget, folder, &text)?;
+    within(budget, folder, texts.iter().map(Cow::as_ref))?;
     let given = |field| view.raw(field).and_then(|raw| serde_json::from_str::<Value>(raw).ok());
     let options = json!({
         "add_special_tokens": given(Field::AddSpecialTokens),
         "truncate_prompt_tokens": given(Field::TruncatePromptTokens),
     });
-    Ok(folder.tokenize_prompt(&options, &text).ok().map(Tokens::all))
+    let prompts: Result<Vec<Vec<u32>>, _> =
+        texts.iter().map(|text| folder.tokenize_prompt(&options, text)).collect();
+    Ok(prompts.ok().and_then(Tokens::of))
 }
 
-fn within(budget: usize, folder: &ModelFolder, text: &str) -> Result<(), TooLong> {
-    // A short text needs no look at the cache.
-    if text.len() > budget && folder.estimate_uncached_bytes(text) > budget {
+fn within<'a>(
+    budget: usize,
+    folder: &ModelFolder,
+    texts: impl IntoIterator<Item = &'a str> + Clone,
+) -> Result<(), TooLong> {
+    // Short texts need no look at the cache.
+    let bytes: usize = texts.clone().into_iter().map(str::len).sum();
+    if bytes > budget
+        && texts.into_iter().map(|t| folder.estimate_uncached_bytes(t)).sum::<usize>() > budget
+    {
         return Err(TooLong);
     }
     Ok(())

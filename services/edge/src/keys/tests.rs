@@ -103,16 +103,35 @@ fn token_ids_are_used_as_they_are_and_need_no_folder() {
     let (one, many) = (of(json!(ids)), of(json!([ids, [1, 2]])));
     assert_eq!((one.tokens, one.keys[0].keys.len()), (40, 2));
     assert_eq!(one.keys, many.keys);
+    assert_eq!(many.tokens, 42);
 }
 
 #[test]
-fn of_several_texts_the_first_counts() {
-    let model = model(true, &[TOKENS], true);
-    let of = |given: Value| {
-        prompt(&json!({"model": "m", "prompt": given}), RouteKind::Completions, Some(&model))
-    };
+fn of_several_texts_the_first_has_keys_and_all_count() {
     let text = long("w");
-    assert_eq!(of(json!(text)).keys, of(json!([text, "other"])).keys);
+    for (folder, units) in [(true, &[TOKENS][..]), (false, &[])] {
+        let model = model(folder, units, true);
+        let of = |given: Value| {
+            let body = json!({"model": "m", "prompt": given});
+            prompt(&body, RouteKind::Completions, Some(&model))
+        };
+        let (one, other) = (of(json!(text)), of(json!("another text")));
+        let both = of(json!([text, "another text"]));
+        assert_eq!(one.keys, both.keys);
+        assert!(other.tokens > 0);
+        assert_eq!(both.tokens, one.tokens + other.tokens, "folder: {folder}");
+        assert_eq!(both.text_bytes, one.text_bytes + other.text_bytes);
+    }
+}
+
+#[test]
+fn a_budget_is_for_all_prompts_together() {
+    let model = model(true, &[TOKENS], false);
+    let texts: Vec<String> = (0..10).map(|i| long(&format!("together{i}"))).collect();
+    let longest = texts.iter().map(String::len).max().unwrap();
+    let body = json!({"model": "m", "prompt": texts}).to_string();
+    let view = BodyView::parse(body.as_bytes(), RouteKind::Completions).unwrap();
+    assert_eq!(prompt_of(&view, Some(&model), b"s", 2 * longest).unwrap_err(), TooLong);
 }
 
 #[test]
