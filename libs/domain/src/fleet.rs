@@ -59,6 +59,15 @@ impl Backend {
     pub fn rank_id(&self, rank: u16) -> RankId {
         RankId { backend: self.id.clone(), incarnation: self.incarnation, rank }
     }
+
+    /// The unit in which a rank's cache of `model` is followed by tokens; `None` where it is
+    /// followed by text. Tokens need an engine whose eviction is mirrored, a block size, and a
+    /// tokenizer that was not seen to differ from ours.
+    pub fn token_unit(&self, model: &ServedModel, rank: &RankState) -> Option<BlockUnit> {
+        let exact = self.engine == EngineKind::Vllm && model.parity != Some(false);
+        let cache = rank.cache.filter(|cache| exact && cache.block_size > 0)?;
+        Some(cache.unit())
+    }
 }
 
 /// The software of a backend. It decides which metrics are read and which eviction is mirrored.

@@ -5,9 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use domain::{
-    Backend, BackendState, BlockUnit, EngineKind, Fleet, ModelId, RankState, ServedModel,
-};
+use domain::{Backend, BackendState, BlockUnit, Fleet, ModelId, ServedModel};
 use parking_lot::Mutex;
 use tokenization::ModelFolder;
 
@@ -129,19 +127,12 @@ impl FleetWatch {
 /// Adds the units of one backend.
 fn add_units(view: &mut ModelView, backend: &Backend, served: &ServedModel) {
     for rank in &backend.ranks {
-        match token_unit(backend, served, rank) {
+        match backend.token_unit(served, rank) {
             Some(unit) if view.token_units.contains(&unit) => {}
             Some(unit) => view.token_units.push(unit),
             None => view.by_text = true,
         }
     }
-}
-
-/// A cache is indexed by tokens where its engine's eviction is mirrored and its tokens were not
-/// seen to differ from ours; otherwise by text.
-fn token_unit(backend: &Backend, served: &ServedModel, rank: &RankState) -> Option<BlockUnit> {
-    let exact = backend.engine == EngineKind::Vllm && served.parity != Some(false);
-    rank.cache.as_ref().filter(|_| exact).map(|cache| cache.unit())
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ const STREAMS: u32 = 256;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// How often stalled HTTP/2 streams are looked for, in the time that they may stall.
 const LOOKS_PER_STALL: u32 = 8;
+/// Not more often than this, however short that time is.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// First and longest pause after the system refuses a connection, most often for want of file
 /// descriptors.
 const ACCEPT_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
@@ -150,7 +152,7 @@ async fn serve(
     let mut connection = pin!(builder.serve_connection(io, service).into_owned());
     let mut silent = pin!(tokio::time::sleep(HEAD_TIMEOUT));
     let stall_limit = gateway.timeouts.write_stall;
-    let mut looks = tokio::time::interval(stall_limit / LOOKS_PER_STALL);
+    let mut looks = tokio::time::interval((stall_limit / LOOKS_PER_STALL).max(SHORTEST_LOOK));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut watching = true;
     let mut stopping = false;

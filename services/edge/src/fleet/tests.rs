@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use domain::{BackendId, CacheConfig, EngineKind, Incarnation};
+use domain::{BackendId, CacheConfig, EngineKind, Incarnation, RankState};
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! What is known of the cache of one rank, and so which index mirrors it.
 
-use domain::{Backend, BlockUnit, EngineKind, EvidenceLevel, RankState, ServedModel};
+use domain::{Backend, BlockUnit, EvidenceLevel, RankState, ServedModel};
 
 /// Tokens assumed to fit a cache whose engine does not tell. A mirror that is too large costs
 /// stale belief, one that is too small forgets what is warm; at moderate load the second costs
@@ -30,16 +30,14 @@ pub(crate) struct TokenBlocks {
 }
 
 impl Profile {
-    /// vLLM with a cache config and no failed parity check is mirrored in tokens; everything
-    /// else by text, for which vLLM's eviction stands in as an approximation.
+    /// What is not followed by tokens is mirrored by text, for which vLLM's eviction stands in
+    /// as an approximation.
     pub(crate) fn of(backend: &Backend, model: &ServedModel, rank: &RankState) -> Self {
         let Some(cache) = rank.cache else {
             return Self { tokens: None, capacity_tokens: UNKNOWN_CAPACITY_TOKENS, caches: true };
         };
         let capacity_tokens = u64::from(cache.usable_blocks) * u64::from(cache.block_size);
-        let unit = cache.unit();
-        let exact = backend.engine == EngineKind::Vllm && model.parity != Some(false);
-        let tokens = (exact && cache.block_size > 0).then(|| TokenBlocks {
+        let tokens = backend.token_unit(model, rank).map(|unit| TokenBlocks {
             unit,
             engine_block: cache.block_size,
             capacity: blocks(capacity_tokens, unit.size()),
@@ -74,7 +72,7 @@ fn blocks(length: u64, block: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use domain::{BackendState, CacheConfig, Incarnation, LoadSample};
+    use domain::{BackendState, CacheConfig, EngineKind, Incarnation, LoadSample};
 
     use super::*;
 
