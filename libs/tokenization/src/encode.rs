@@ -27,6 +27,11 @@ use words::{WordPool, Words};
 /// Bytes that the segments of one model may take by default: about ten million tokens.
 pub(crate) const DEFAULT_CACHE_BYTES: usize = 64 << 20;
 
+/// The most that the tokenizer is asked for at once. It takes some 150 times as many bytes for a
+/// piece that it cannot take apart, such as one endless word; where texts are cut, pieces are a
+/// thousandth of this, and where they cannot be, this is a message of a quarter million tokens.
+const MAX_PIECE_BYTES: usize = 1 << 20;
+
 /// A segment shorter than this is tokenised anew: its words are known in no more time.
 const MIN_SEGMENT_BYTES: usize = 64;
 
@@ -69,7 +74,7 @@ impl Encoder {
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// [`RenderError::Tokenizer`].
+    /// [`RenderError::Tokenizer`], [`RenderError::TooLong`].
     pub(crate) fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, RenderError> {
         if special && self.around.is_none() {
             return self.plain(text, true);
@@ -136,7 +141,13 @@ impl Encoder {
     }
 
     /// The tokenizer itself, without any memory of ours.
+    ///
+    /// # Errors
+    /// [`RenderError::Tokenizer`], [`RenderError::TooLong`].
     pub(crate) fn plain(&self, text: &str, special: bool) -> Result<Vec<u32>, RenderError> {
+        if text.len() > MAX_PIECE_BYTES {
+            return Err(RenderError::TooLong);
+        }
         self.tokenizer
             .encode_fast(text, special)
             .map(|encoding| encoding.get_ids().to_vec())

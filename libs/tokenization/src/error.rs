@@ -47,6 +47,9 @@ pub enum RenderError {
     /// Rendering took more steps, or made more text, than allowed.
     #[error("the chat template exceeded its budget")]
     TooMuch,
+    /// The text has a piece without a break that the tokenizer would need too much memory for.
+    #[error("a piece of the text is too long to be tokenised at once")]
+    TooLong,
     /// The tokenizer failed.
     #[error("the tokenizer failed: {0}")]
     Tokenizer(String),

@@ -156,7 +156,7 @@ impl ModelFolder {
     /// The tokens of a rendered chat.
     ///
     /// # Errors
-    /// [`RenderError::Tokenizer`].
+    /// [`RenderError::Tokenizer`], [`RenderError::TooLong`].
     pub fn tokenize_rendered(
         &self,
         prompt: &RenderedPrompt,
@@ -192,7 +192,7 @@ impl ModelFolder {
     /// model has one) unless the body says `"add_special_tokens": false`.
     ///
     /// # Errors
-    /// [`RenderError::Tokenizer`].
+    /// [`RenderError::Tokenizer`], [`RenderError::TooLong`].
     pub fn tokenize_text(
         &self,
         text: &str,
@@ -204,7 +204,7 @@ impl ModelFolder {
     /// The tokens of a plain prompt with what its body says about special tokens and truncation.
     ///
     /// # Errors
-    /// [`RenderError::Tokenizer`].
+    /// [`RenderError::Tokenizer`], [`RenderError::TooLong`].
     pub fn tokenize_prompt(&self, body: &Json, text: &str) -> Result<Vec<u32>, RenderError> {
         let special = body["add_special_tokens"].as_bool().unwrap_or(true);
         let mut tokens = self.encoder.encode(text, special)?;

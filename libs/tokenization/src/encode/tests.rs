@@ -191,6 +191,14 @@ fn tokenising_is_linear_where_nothing_can_be_cut() {
 }
 
 #[test]
+fn a_piece_too_long_for_the_tokenizers_memory_is_refused_and_a_long_text_is_not() {
+    let text = "x".repeat(MAX_PIECE_BYTES + 1);
+    assert_eq!(BUILTIN.encode(&text, false), Err(RenderError::TooLong));
+    let text = "some words here ".repeat(MAX_PIECE_BYTES / 8);
+    assert!(BUILTIN.encode(&text, false).is_ok());
+}
+
+#[test]
 fn threads_share_one_memory() {
     let texts: Vec<String> = (0..8)
         .map(|n| format!("thread {n} says {}", "the same thing again ".repeat(300)))
