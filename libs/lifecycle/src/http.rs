@@ -3,9 +3,11 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -19,7 +21,8 @@ use crate::TaskSpawner;
 pub struct ServeLimits {
     /// Connections served at a time; further ones wait in the system's backlog.
     pub max_connections: usize,
-    /// Time for a request's head to arrive, and for the next one on a kept connection.
+    /// Time for a request's head to arrive, and for the next one on a kept connection. One on
+    /// which no request begins for up to twice as long is closed, whatever it does meanwhile.
     pub header_timeout: Duration,
 }
 
@@ -99,14 +102,32 @@ impl Connection {
         let mut builder = auto::Builder::new(spawner);
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
         builder.http2().timer(TokioTimer::new());
-        let service = TowerToHyperService::new(self.router);
+        let router = TowerToHyperService::new(self.router);
+        let begun = AtomicU64::new(0);
+        let service = service_fn(|request| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            router.call(request)
+        });
         let connection = builder.serve_connection(TokioIo::new(self.stream), service);
         let mut connection = std::pin::pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = drain.signaled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        // The library has no limit for clients that say nothing at all, speak HTTP/2 without
+        // asking anything, or do not read; a few of them would take the port.
+        let mut looks = tokio::time::interval(self.limits.header_timeout);
+        looks.tick().await;
+        let (mut seen, mut draining) = (0, false);
+        let ended = loop {
+            tokio::select! {
+                ended = connection.as_mut() => break ended,
+                _ = looks.tick() => {
+                    let now = begun.load(Ordering::Relaxed);
+                    if std::mem::replace(&mut seen, now) == now {
+                        break Ok(());
+                    }
+                }
+                () = drain.signaled(), if !draining => {
+                    draining = true;
+                    connection.as_mut().graceful_shutdown();
+                }
             }
         };
         if let Err(error) = ended {

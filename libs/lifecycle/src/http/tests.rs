@@ -133,3 +133,23 @@ async fn a_head_that_does_not_arrive_in_time_is_cut_off() {
     assert!(!answer.unwrap().contains("200 OK"));
     assert_eq!(lifecycle.shutdown(LONG).await, ShutdownOutcome::Clean);
 }
+
+#[tokio::test]
+async fn clients_that_ask_nothing_or_read_nothing_do_not_keep_the_port() {
+    let lifecycle = Lifecycle::new();
+    let limits = ServeLimits { header_timeout: Duration::from_millis(50), max_connections: 2 };
+    let router = Router::new().route("/", get(async || "x".repeat(64 << 10)));
+    let address = start(&lifecycle, router, limits).await;
+    let unread = "GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(400);
+    for said in ["", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", unread.as_str()] {
+        let mut held = Vec::new();
+        for _ in 0..limits.max_connections {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(said.as_bytes()).await.unwrap();
+            held.push(stream);
+        }
+        let answer = tokio::time::timeout(LONG, fetch(address, "/")).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    assert_eq!(lifecycle.shutdown(LONG).await, ShutdownOutcome::Clean);
+}
