@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::EngineError;
 
-/// Entries kept of one list. An engine serves a model and its adapters.
-pub const MAX_MODELS: usize = 10_000;
+/// Entries kept of one list. An engine serves a model and its adapters; each costs a pool and some
+/// hundred series.
+pub const MAX_MODELS: usize = 1_000;
 
 /// What an engine serves.
 #[derive(Clone, Debug, Default, PartialEq)]
