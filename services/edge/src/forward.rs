@@ -184,6 +184,10 @@ impl<'a> Forward<'a> {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 (FailureClass::BackPressure, Outcome::BackPressure)
             }
+            // Another protocol, which nobody asked for: there is no answer to hand on.
+            status if status.is_informational() => {
+                return failed(&mut lease, FailureClass::Connection);
+            }
             status if status.is_server_error() => {
                 (FailureClass::ServerError, Outcome::UpstreamError)
             }

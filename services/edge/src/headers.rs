@@ -82,6 +82,10 @@ pub(crate) fn for_attempt(
 
 /// Makes the head of an engine's answer one for the client: end-to-end headers as they are.
 pub(crate) fn for_client(headers: &mut HeaderMap) {
+    // In chunks it was read to their end, whatever length is given besides (RFC 9112 section 6.3).
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     for name in connection_options(headers) {
         headers.remove(name);
     }
@@ -230,6 +234,16 @@ mod tests {
         let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["retry-after", "server", "set-cookie"]);
+    }
+
+    #[test]
+    fn a_length_that_chunks_overrule_does_not_cut_an_answer_short() {
+        let mut headers = map(&[("content-length", "2"), ("transfer-encoding", "chunked")]);
+        for_client(&mut headers);
+        assert!(headers.is_empty());
+        let mut headers = map(&[("content-length", "2")]);
+        for_client(&mut headers);
+        assert_eq!(headers[CONTENT_LENGTH], "2");
     }
 
     #[test]

@@ -12,6 +12,10 @@ use crate::fleet::{FleetView, ModelView};
 use crate::keys::{self, TooLong};
 use crate::tenant::Tenant;
 
+/// Longest name of a model that no backend lists. Names are kept in logs and traces, and a client
+/// makes them as long as a body.
+const MAX_UNKNOWN_MODEL_BYTES: usize = 256;
+
 /// A request, ready to be routed and sent.
 pub(crate) struct Prepared {
     pub(crate) model: ModelId,
@@ -65,6 +69,10 @@ pub(crate) fn prepare(
         return Err(Unprepared::Refused(error));
     }
     let model = fleet.model(&view.model);
+    if model.is_none() && view.model.len() > MAX_UNKNOWN_MODEL_BYTES {
+        let error = ApiError::new(ErrorCode::ModelNotFound, "no backend serves this model");
+        return Err(Unprepared::Refused(error.with_param("model")));
+    }
     let id = model.map_or_else(|| ModelId::new(&*view.model), |m| m.id.clone());
     let started = lifecycle::monotonic();
     let prompt = kind

@@ -17,6 +17,7 @@ async fn a_failure_before_the_first_token_is_answered_by_another_engine() {
     let scripts = [
         ("connection", vec![Step::Reset]),
         ("connection", vec![Step::Close]),
+        ("connection", vec![answer("101 Switching Protocols", "upgrade: h2c\r\n", "")]),
         ("interrupted", vec![sse(), Step::Reset]),
         ("interrupted", vec![sse(), event(ROLE), Step::Reset]),
         ("interrupted", vec![sse(), event(": keep-alive\n\n"), Step::Reset]),

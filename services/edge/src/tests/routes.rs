@@ -71,6 +71,16 @@ async fn bodies_that_cannot_be_routed_are_refused_with_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn an_endless_name_of_an_unknown_model_goes_no_further() {
+    let engine = Engine::start("e", vec![vec![]]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let body = STREAM.replace(r#""m""#, &format!("\"{}\"", "m".repeat(1_000_000)));
+    assert_error(&bed.client.chat(&body).await, ErrorCode::ModelNotFound);
+    assert!(bed.router.routes().is_empty());
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
 async fn a_body_over_the_limit_is_refused_and_its_sender_told() {
     let engine = Engine::start("e", vec![events(&[&token("a"), DONE])]).await;
     let edge = RawConfig { body_limit_bytes: 1000, ..RawConfig::default() };
