@@ -27,6 +27,9 @@ pub enum Stop {
     Terminate,
     /// SIGINT, as from Ctrl-C.
     Interrupt,
+    /// SIGHUP, as from a terminal that is closed. There is nothing to be read again, and its
+    /// default would cut open requests off.
+    HangUp,
     /// [`Lifecycle::begin_drain`] was called by the program itself.
     Requested,
 }
@@ -93,9 +96,9 @@ impl Lifecycle {
         self.foreground.begin_drain();
     }
 
-    /// Waits for SIGTERM, SIGINT or [`Lifecycle::begin_drain`], and begins the drain. From then
-    /// on a (second) signal ends the process at once, with the exit code that a shell gives for
-    /// it: 143 or 130.
+    /// Waits for SIGTERM, SIGINT, SIGHUP or [`Lifecycle::begin_drain`], and begins the drain. From
+    /// then on a (second) signal ends the process at once, with the exit code that a shell gives
+    /// for it: 143, 130 or 129.
     ///
     /// # Errors
     /// The signal handlers cannot be installed.
@@ -116,6 +119,7 @@ impl Lifecycle {
                 stop = signals.next() => stop,
             };
             let code = match stop {
+                Stop::HangUp => 129,
                 Stop::Interrupt => 130,
                 Stop::Terminate | Stop::Requested => 143,
             };
@@ -140,6 +144,7 @@ impl Lifecycle {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
@@ -147,6 +152,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
         })
     }
 
@@ -154,6 +160,7 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => Stop::Terminate,
             _ = self.interrupt.recv() => Stop::Interrupt,
+            _ = self.hang_up.recv() => Stop::HangUp,
         }
     }
 }

@@ -146,13 +146,17 @@ async fn the_watch_for_a_second_signal_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn sigterm_begins_the_drain() {
-    let lifecycle = Lifecycle::new();
-    let mut run = std::pin::pin!(lifecycle.run_until_signal());
-    // The first poll installs the handlers; only then is it safe to send the signal.
-    assert!(futures_util::poll!(run.as_mut()).is_pending());
-    let kill = format!("kill -TERM {}", std::process::id());
-    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    assert_eq!(run.await.unwrap(), Stop::Terminate);
-    assert!(lifecycle.drain().is_draining());
+async fn a_signal_to_end_or_a_closed_terminal_begins_the_drain() {
+    for (name, stop) in [("TERM", Stop::Terminate), ("HUP", Stop::HangUp)] {
+        let lifecycle = Lifecycle::new();
+        let mut run = Box::pin(lifecycle.run_until_signal());
+        // The first poll installs the handlers; only then is it safe to send the signal.
+        assert!(futures_util::poll!(run.as_mut()).is_pending());
+        let kill = format!("kill -{name} {}", std::process::id());
+        assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        assert_eq!(run.await.unwrap(), stop);
+        assert!(lifecycle.drain().is_draining());
+        // Ends the watch for a second signal, which the next one would be.
+        assert_eq!(lifecycle.shutdown(Duration::from_secs(9)).await, ShutdownOutcome::Clean);
+    }
 }
