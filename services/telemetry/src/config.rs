@@ -151,6 +151,13 @@ fn check(raw: RawBackend) -> Result<BackendConfig, SettingsError> {
     })
 }
 
+impl BackendConfig {
+    /// The port, given or the scheme's own.
+    pub(crate) fn port(&self) -> u16 {
+        self.authority.port_u16().unwrap_or(if self.https { 443 } else { 80 })
+    }
+}
+
 fn parse_url(url: &str) -> Result<(bool, Authority), String> {
     const FORM: &str = "allowed is http://HOST:PORT or https://HOST:PORT";
     let uri: Uri = url.parse().map_err(|e| format!("`{url}` is no URL ({e}), {FORM}"))?;
@@ -167,6 +174,11 @@ fn parse_url(url: &str) -> Result<(bool, Authority), String> {
     if authority.host().is_empty() {
         return Err(format!("`{url}` has no host, {FORM}"));
     }
+    // A port out of range is none to the parser, and none means the scheme's own.
+    let has_port = authority.as_str().len() > authority.host().len();
+    if has_port && authority.port_u16().is_none_or(|port| port == 0) {
+        return Err(format!("`{url}` has a port that is not 1 to 65535, {FORM}"));
+    }
     if uri.path_and_query().is_some_and(|p| p.as_str() != "/") {
         return Err(format!("`{url}` has a path, {FORM}"));
     }
@@ -181,7 +193,8 @@ fn refuse_repeats(backends: &[BackendConfig]) -> Result<(), SettingsError> {
             let message = format!("`{}` is the id of backends[{first}] already", backend.id);
             return Err(SettingsError::new(format!("backends[{i}].id"), message));
         }
-        if let Some(first) = urls.insert(&backend.url, i) {
+        let host = backend.authority.host().to_ascii_lowercase();
+        if let Some(first) = urls.insert((host, backend.port()), i) {
             let message = format!("`{}` is the url of backends[{first}] already", backend.url);
             return Err(SettingsError::new(format!("backends[{i}].url"), message));
         }
@@ -221,6 +234,10 @@ mod tests {
             "http://host?x=1",
             "http://user:pw@host",
             "http://ho st",
+            "http://host:",
+            "http://host:0",
+            "http://host:65536",
+            "http://[::1]:99999",
         ] {
             let error = refused(vec![backend("a", "http://ok"), backend("b", url)]);
             assert!(error.starts_with("backends[1].url: "), "{url}: {error}");
@@ -233,6 +250,10 @@ mod tests {
         assert!(error.starts_with("backends[1].id: "), "{error}");
         let error = refused(vec![backend("a", "http://x"), backend("b", "http://x/")]);
         assert!(error.starts_with("backends[1].url: "), "{error}");
+        for same in ["http://X:80", "http://x:080"] {
+            let error = refused(vec![backend("a", "http://x"), backend("b", same)]);
+            assert!(error.starts_with("backends[1].url: "), "{error}");
+        }
         let error = refused(vec![backend("", "http://x")]);
         assert!(error.starts_with("backends[0].id: "), "{error}");
     }

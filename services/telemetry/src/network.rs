@@ -34,10 +34,9 @@ impl RoundTrip {
 
 /// Connects once and hangs up; one round trip, names resolved beforehand. `None` if it fails.
 pub(crate) async fn connect_seconds(backend: &BackendConfig, limit: Duration) -> Option<f64> {
-    let port = backend.authority.port_u16().unwrap_or(if backend.https { 443 } else { 80 });
     let host = backend.authority.host().trim_start_matches('[').trim_end_matches(']');
     let measure = async {
-        let address = tokio::net::lookup_host((host, port)).await.ok()?.next()?;
+        let address = tokio::net::lookup_host((host, backend.port())).await.ok()?.next()?;
         let from = lifecycle::monotonic();
         let stream = TcpStream::connect(address).await.ok()?;
         let seconds = lifecycle::monotonic().seconds_since(from);
