@@ -44,9 +44,10 @@ pub struct Route {
 /// A prompt as far as routing needs it.
 #[derive(Clone, Debug)]
 pub struct Prompt {
-    /// Its length in tokens: exact with a tokenizer, estimated from bytes without.
+    /// Its length in tokens, of several prompts in one request all of theirs: exact with a
+    /// tokenizer, estimated from bytes without.
     pub tokens: u32,
-    /// Its length in bytes of canonical text.
+    /// The same in bytes of canonical text.
     pub text_bytes: u32,
     /// One list for each unit in use among the model's backends. Of several prompts in one
     /// request, the first one's.

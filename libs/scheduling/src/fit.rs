@@ -109,6 +109,21 @@ impl Coefficients {
         self.per_token_seconds * tokens + self.per_pair_seconds * pairs
     }
 
+    /// The median of each coefficient: where the fit of a rank without samples begins, among
+    /// ranks that have some. One odd machine cannot pull it away. `None` of nothing.
+    pub fn median(of: &[Coefficients]) -> Option<Coefficients> {
+        let median = |pick: fn(&Coefficients) -> f64| {
+            let mut values: Vec<f64> = of.iter().map(pick).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied()
+        };
+        Some(Coefficients {
+            fixed_seconds: median(|c| c.fixed_seconds)?,
+            per_token_seconds: median(|c| c.per_token_seconds)?,
+            per_pair_seconds: median(|c| c.per_pair_seconds)?,
+        })
+    }
+
     /// With every value that makes no sense (negative, not finite, more than a whole prefill may
     /// take) replaced by the default's.
     fn sensible(self) -> Vector {

@@ -19,6 +19,6 @@ pub mod select;
 pub use fit::{Coefficients, PrefillFit};
 pub use load::{LoadBook, Sample, Work};
 pub use select::{
-    CandidateView, Config, Policy, RANKED_LIMIT, Scored, Selection, Selector, UnknownPolicy, score,
-    select,
+    CandidateView, Config, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection, Selector,
+    UnknownPolicy, score, select,
 };

@@ -37,7 +37,7 @@ use self::arrivals::Arrivals;
 use self::foreign::Foreign;
 use self::span::Span;
 pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
-use crate::Coefficients;
+use crate::{Coefficients, PrefillFit};
 
 /// Tokens that an engine may take into one step: vLLM's default `max_num_batched_tokens` for
 /// online serving on large GPUs. Smaller budgets only make the book a little more optimistic
@@ -130,6 +130,21 @@ impl LoadBook {
             arrivals: Arrivals::default(),
             foreign: Foreign::default(),
         }
+    }
+
+    /// What a prompt is expected to cost that is sent to the rank now.
+    ///
+    /// Behind other prefills it shares their steps: the fixed cost is paid once, and only its
+    /// tokens make the next one wait longer. Charged in full, a burst of one new prefix would
+    /// soon look as if it were cheaper to compute that prefix elsewhere.
+    pub fn work(&self, fit: &PrefillFit, uncached: u32, cached: u32, now: Moment) -> Work {
+        let coefficients = fit.coefficients();
+        let prefill_seconds = if self.booked_seconds(now) > 0.0 {
+            coefficients.token_seconds(uncached, cached)
+        } else {
+            coefficients.predict_seconds(uncached, cached)
+        };
+        Work { uncached_tokens: uncached, cached_tokens: cached, prefill_seconds }
     }
 
     /// Enters a request that is sent to the rank now. A lease that is booked already is entered

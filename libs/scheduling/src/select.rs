@@ -26,6 +26,10 @@ use crate::PrefillFit;
 /// best eight is cheaper than sorting a thousand.
 pub const RANKED_LIMIT: usize = 8;
 
+/// A rank whose predicted wait is longer than this counts as saturated. It changes the reason
+/// that is told, never the order.
+pub const SATURATED_SECONDS: f64 = 2.0;
+
 /// Stands for a score that could not be computed: worse than any real one, and still comparable.
 const HOPELESS_SECONDS: f64 = 1e9;
 

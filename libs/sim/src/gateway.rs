@@ -17,15 +17,12 @@ mod tests;
 use std::collections::HashMap;
 
 use domain::{BlockKey, LeaseId, LoadSample, Moment};
-use scheduling::{CandidateView, Coefficients, LoadBook, PrefillFit, Work, select};
+use scheduling::{CandidateView, Coefficients, LoadBook, PrefillFit, SATURATED_SECONDS, score};
 
 use measure::Measure;
 pub use mirror::MirrorKind;
 use mirror::{Held, Mirror};
 use policy::{Chooser, Snapshot};
-
-/// A rank whose predicted wait is longer than this counts as saturated, as in the router.
-const SATURATED_SECONDS: f64 = 2.0;
 
 /// What a gateway is set up with.
 #[derive(Clone, Debug)]
@@ -144,8 +141,8 @@ impl Gateway {
         self.mirror.match_prompt(prompt.keys, truth, &mut self.matched);
         let prospects: Vec<Prospect> =
             (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, now)).collect();
-        let (rank, ttft_seconds, prefill_seconds) = self.choose(prompt, &prospects, chooser, now);
-        self.book(rank, prompt, prospects[rank], prefill_seconds, now);
+        let (rank, ttft_seconds) = self.choose(prompt, &prospects, chooser, now);
+        self.book(rank, prompt, prospects[rank], now);
         Routed {
             lease: LeaseId(self.next_lease - 1),
             rank,
@@ -170,46 +167,30 @@ impl Gateway {
         }
     }
 
-    /// The rank, its expected time to first token, and the prefill's part of that.
+    /// The rank and its expected time to first token.
     fn choose(
         &self,
         prompt: Prompt<'_>,
         prospects: &[Prospect],
         chooser: &mut Chooser,
         now: Moment,
-    ) -> (usize, f64, f64) {
+    ) -> (usize, f64) {
         let views: Vec<CandidateView<'_>> =
             prospects.iter().zip(&self.ranks).map(|(p, rank)| rank.view(p, now)).collect();
         let resident = |rank| self.mirror.resident(rank);
         let snapshot = Snapshot { keys: prompt.keys, views: &views, resident: &resident };
         let rank = chooser.choose(&self.config.selection, &snapshot);
-        // Parts of the score do not depend on the other candidates.
-        let alone = select(&self.config.selection, &views[rank..=rank]);
-        let parts = alone.ranked[0].parts;
-        (rank, parts.ttft_seconds(), parts.prefill_seconds)
+        (rank, score(&self.config.selection, &views[rank]).ttft_seconds())
     }
 
-    fn book(
-        &mut self,
-        number: usize,
-        prompt: Prompt<'_>,
-        prospect: Prospect,
-        alone_seconds: f64,
-        now: Moment,
-    ) {
+    fn book(&mut self, number: usize, prompt: Prompt<'_>, prospect: Prospect, now: Moment) {
         let id = LeaseId(self.next_lease);
         self.next_lease += 1;
         self.turn += 1;
         let rank = &mut self.ranks[number];
         rank.last_chosen = self.turn;
-        let (uncached_tokens, cached_tokens) = (prospect.uncached_tokens, prospect.cached_tokens);
-        // As in the router: behind other prefills the fixed cost is paid once, by the step.
-        let prefill_seconds = if rank.load.booked_seconds(now) > 0.0 {
-            rank.fit.coefficients().token_seconds(uncached_tokens, cached_tokens)
-        } else {
-            alone_seconds
-        };
-        let work = Work { uncached_tokens, cached_tokens, prefill_seconds };
+        let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
+        let work = rank.load.work(&rank.fit, uncached, cached, now);
         rank.load.book(id, work, true, now);
         let measure = Measure::new(prompt.tokens, self.config.block_tokens);
         let extra = measure.prompt_blocks().saturating_sub(prompt.keys.len() as u32);
@@ -296,8 +277,7 @@ impl Gateway {
         self.mirror.release(lease.held, output);
     }
 
-    /// Ranks without samples start from what the others have learned: the median of each
-    /// coefficient.
+    /// Ranks without samples start from what the others have learned.
     fn share_prior(&mut self) {
         let learned: Vec<Coefficients> = self
             .ranks
@@ -305,19 +285,7 @@ impl Gateway {
             .filter(|rank| rank.fit.samples() > 0)
             .map(|rank| rank.fit.coefficients())
             .collect();
-        if learned.is_empty() || learned.len() == self.ranks.len() {
-            return;
-        }
-        let median = |pick: fn(&Coefficients) -> f64| {
-            let mut values: Vec<f64> = learned.iter().map(pick).collect();
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        };
-        let prior = Coefficients {
-            fixed_seconds: median(|c| c.fixed_seconds),
-            per_token_seconds: median(|c| c.per_token_seconds),
-            per_pair_seconds: median(|c| c.per_pair_seconds),
-        };
+        let Some(prior) = Coefficients::median(&learned) else { return };
         let unknown = |rank: &&mut Rank| rank.fit.samples() == 0 && !rank.told_prior;
         for rank in self.ranks.iter_mut().filter(unknown) {
             rank.fit = PrefillFit::new(prior);

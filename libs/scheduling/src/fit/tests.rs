@@ -282,3 +282,14 @@ proptest! {
         prop_assert!(fit.predict_seconds(uncached, cached.saturating_add(more)) >= base);
     }
 }
+
+#[test]
+fn the_median_of_coefficients_is_not_pulled_by_one_odd_machine() {
+    let of = |scale: f64| Coefficients {
+        fixed_seconds: 1e-3 * scale,
+        per_token_seconds: 1e-5 * scale,
+        per_pair_seconds: 1e-9 * scale,
+    };
+    assert_eq!(Coefficients::median(&[of(1.0), of(1000.0), of(1.1)]), Some(of(1.1)));
+    assert_eq!(Coefficients::median(&[]), None);
+}

@@ -50,6 +50,21 @@ fn one_slow_prefill_does_not_make_those_behind_it_look_finished() {
 }
 
 #[test]
+fn behind_other_prefills_the_fixed_cost_is_not_paid_again() {
+    let fit = PrefillFit::new(Coefficients::DEFAULT);
+    let coefficients = fit.coefficients();
+    let mut book = LoadBook::new();
+    let alone = book.work(&fit, 500, 300, at(1.0));
+    assert_eq!(alone.prefill_seconds, coefficients.predict_seconds(500, 300));
+    book.book(A, alone, true, at(1.0));
+    let behind = book.work(&fit, 500, 300, at(1.0));
+    assert_eq!(behind.prefill_seconds, coefficients.token_seconds(500, 300));
+    assert_eq!((behind.uncached_tokens, behind.cached_tokens), (500, 300));
+    book.first_token(A, at(1.1));
+    assert_eq!(book.work(&fit, 500, 300, at(1.2)), alone);
+}
+
+#[test]
 fn short_prompts_share_a_step_and_the_time_spent_on_it() {
     let mut book = LoadBook::new();
     for lease in 0..10 {

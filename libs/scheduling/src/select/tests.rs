@@ -275,7 +275,7 @@ proptest! {
             let worst = rest.last().map_or(f64::INFINITY, |s| s.total_seconds);
             for (index, view) in views.iter().enumerate() {
                 let outside = !ranked.iter().any(|s| s.index == index);
-                prop_assert!(!outside || parts(&config, view).total_seconds() >= worst);
+                prop_assert!(!outside || score(&config, view).total_seconds() >= worst);
             }
         }
     }

@@ -9,7 +9,7 @@ use domain::{
 };
 use std::time::Duration;
 
-use scheduling::{CandidateView, Config, Policy, Selection, Work, select};
+use scheduling::{CandidateView, Config, Policy, SATURATED_SECONDS, Selection, select};
 
 use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
 use super::measure::{Measure, cached_tokens};
@@ -19,10 +19,6 @@ use crate::explain::Trace;
 
 /// Fallbacks that a decision carries beside its choice.
 const OTHERS: usize = 7;
-
-/// A rank whose predicted wait is longer than this counts as saturated. It changes the reason
-/// that is told, never the order.
-const SATURATED_SECONDS: f64 = 2.0;
 
 /// What one eligible rank would do with the prompt.
 pub(super) struct Prospect {
@@ -214,20 +210,8 @@ impl State {
         self.set_level(prospect.at, prospect.level);
         let rank = &mut self.ranks[prospect.at];
         rank.last_chosen = self.turn;
-        // Behind other prefills it shares their steps: the fixed cost is paid once, and only its
-        // tokens make the next one wait longer. Charged in full, a burst of one new prefix would
-        // soon look as if it were cheaper to compute that prefix elsewhere.
-        let prefill_seconds = if rank.load.booked_seconds(now) > 0.0 {
-            let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
-            rank.fit.coefficients().token_seconds(uncached, cached)
-        } else {
-            best.parts.prefill_seconds
-        };
-        let work = Work {
-            uncached_tokens: prospect.uncached_tokens,
-            cached_tokens: prospect.cached_tokens,
-            prefill_seconds,
-        };
+        let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
+        let work = rank.load.work(&rank.fit, uncached, cached, now);
         rank.load.book(id, work, route.stream, now);
         rank.show_in_flight();
         let trial = rank.breaker.dispatched();

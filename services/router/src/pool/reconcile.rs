@@ -148,8 +148,7 @@ impl State {
         }
     }
 
-    /// Where a new rank's fit begins: the median of each coefficient over the ranks that have
-    /// samples, which one odd machine cannot pull away.
+    /// Where a new rank's fit begins: in the middle of those that have samples.
     fn prior(&self) -> Coefficients {
         let learned: Vec<Coefficients> = self
             .ranks
@@ -157,18 +156,6 @@ impl State {
             .filter(|r| r.fit.samples() > 0)
             .map(|r| r.fit.coefficients())
             .collect();
-        if learned.is_empty() {
-            return Coefficients::default();
-        }
-        let median = |pick: fn(&Coefficients) -> f64| {
-            let mut values: Vec<f64> = learned.iter().map(pick).collect();
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        };
-        Coefficients {
-            fixed_seconds: median(|c| c.fixed_seconds),
-            per_token_seconds: median(|c| c.per_token_seconds),
-            per_pair_seconds: median(|c| c.per_pair_seconds),
-        }
+        Coefficients::median(&learned).unwrap_or_default()
     }
 }
