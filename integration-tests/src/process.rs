@@ -72,18 +72,20 @@ impl LlamaServer {
     /// The name that its model goes by.
     pub const MODEL: &str = "smollm2";
 
-    /// Starts one on a port that is free now. It computes until [`Self::await_ready`] returns.
+    /// Starts one that keeps so many prefixes, on a port that is free now. It is still loading its
+    /// model when this returns.
     ///
     /// # Panics
     /// The packages of the end-to-end tests are not installed.
-    pub fn start() -> Self {
+    pub fn start(slots: u64) -> Self {
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .expect("a free port")
             .port();
         let script = environment::workspace_root().join("integration-tests/python/llama_server.py");
         let mut command = Command::new(environment::python());
-        command.arg(script).arg(environment::llama_model()).arg(port.to_string());
+        command.arg(script).arg(environment::llama_model());
+        command.args([port.to_string(), slots.to_string()]);
         Self { process: Process::start(&mut command), port }
     }
 
