@@ -1,7 +1,8 @@
 //! Which rank should take a request: estimators per rank, and a pure choice between them.
 //!
 //! ```text
-//! score = network + queue delay + prefill(uncached, cached) + eviction cost     [s, lower wins]
+//! score = network + queue delay + prefill(uncached, cached) + eviction cost + delay to others
+//!                                                                             [s, lower wins]
 //! ```
 //!
 //! - [`PrefillFit`] learns how long a rank's prefill takes.
@@ -20,5 +21,5 @@ pub use fit::{Coefficients, PrefillFit};
 pub use load::{LoadBook, Sample, Work};
 pub use select::{
     CandidateView, Config, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection, Selector,
-    UnknownPolicy, score, select,
+    UnknownPolicy, arrivals_per_rank, score, select,
 };

@@ -125,7 +125,8 @@ pub struct CandidateView<'a> {
     pub evict_tokens: u32,
     /// Prefill booked on it by us and not finished.
     pub booked_seconds: f64,
-    /// Requests that come to it per second.
+    /// Requests that came to it per second, lately. The mean over the candidates
+    /// ([`arrivals_per_rank`]) counts where that is more.
     pub arrivals_per_second: f64,
     /// Requests it has; foreign ones may be counted in. Only `least-load` reads it.
     pub in_flight: u32,
@@ -156,6 +157,8 @@ pub struct Selection {
     pub ranked: Vec<Scored>,
     /// Why the winner won. Without candidates it means nothing.
     pub reason: DecisionReason,
+    /// The arrival rate that the scores rest on; [`score`] wants it for further candidates.
+    pub arrivals_per_rank: f64,
 }
 
 /// The settings together with the turn counter that makes "chosen least recently" comparable.
@@ -196,26 +199,41 @@ impl Selector {
 /// total. `least-load` goes by requests in flight, `round-robin` by turn alone; both break ties
 /// by turn, and both still report the score's parts.
 pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
-    let totals: Vec<f64> = candidates.iter().map(|c| score(config, c).total_seconds()).collect();
+    let arrivals = arrivals_per_rank(candidates);
+    let totals: Vec<f64> =
+        candidates.iter().map(|c| score(config, c, arrivals).total_seconds()).collect();
     let order = Order { policy: config.policy, candidates, totals: &totals };
     let Some(winner) = order.winner(config) else {
-        return Selection { ranked: Vec::new(), reason: DecisionReason::Cold };
+        let (ranked, reason) = (Vec::new(), DecisionReason::Cold);
+        return Selection { ranked, reason, arrivals_per_rank: arrivals };
     };
     let ranked = order.ranked(winner).into_iter().map(|index| {
-        let parts = score(config, &candidates[index]);
+        let parts = score(config, &candidates[index], arrivals);
         Scored { index, parts, total_seconds: totals[index] }
     });
-    Selection { ranked: ranked.collect(), reason: reason(config.policy, candidates, winner) }
+    Selection {
+        ranked: ranked.collect(),
+        reason: reason(config.policy, candidates, winner),
+        arrivals_per_rank: arrivals,
+    }
+}
+
+/// Requests that a rank gets per second when they are shared evenly: the mean over the candidates.
+pub fn arrivals_per_rank(candidates: &[CandidateView<'_>]) -> f64 {
+    let sum: f64 = candidates.iter().map(|c| seconds(c.arrivals_per_second)).sum();
+    sum / candidates.len().max(1) as f64
 }
 
 /// The score of one candidate, as [`select`] compares it: for those that want to know of
 /// candidates beyond the ranked ones.
-pub fn score(config: &Config, view: &CandidateView<'_>) -> ScoreParts {
+pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) -> ScoreParts {
     let coefficients = view.fit.coefficients();
     let eviction = config.eviction_weight * coefficients.token_seconds(view.evict_tokens, 0);
     let queue_delay = seconds(view.queue_delay_seconds);
     let prefill = coefficients.predict_seconds(view.uncached_tokens, view.cached_tokens);
-    let others = others_delay(view.arrivals_per_second, queue_delay, prefill + eviction);
+    // A rank that had little traffic so far is about to get its share of it.
+    let arrivals = seconds(view.arrivals_per_second).max(arrivals_per_rank);
+    let others = others_delay(arrivals, queue_delay, prefill + eviction);
     ScoreParts {
         network_seconds: seconds(view.network_seconds),
         queue_delay_seconds: queue_delay,

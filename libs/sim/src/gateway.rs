@@ -17,7 +17,9 @@ mod tests;
 use std::collections::HashMap;
 
 use domain::{BlockKey, LeaseId, LoadSample, Moment};
-use scheduling::{CandidateView, Coefficients, LoadBook, PrefillFit, SATURATED_SECONDS, score};
+use scheduling::{
+    CandidateView, Coefficients, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank, score,
+};
 
 use measure::Measure;
 pub use mirror::MirrorKind;
@@ -180,7 +182,10 @@ impl Gateway {
         let resident = |rank| self.mirror.resident(rank);
         let snapshot = Snapshot { keys: prompt.keys, views: &views, resident: &resident };
         let rank = chooser.choose(&self.config.selection, &snapshot);
-        (rank, score(&self.config.selection, &views[rank]).ttft_seconds())
+        (
+            rank,
+            score(&self.config.selection, &views[rank], arrivals_per_rank(&views)).ttft_seconds(),
+        )
     }
 
     fn book(&mut self, number: usize, prompt: Prompt<'_>, prospect: Prospect, now: Moment) {

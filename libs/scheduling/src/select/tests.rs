@@ -47,6 +47,28 @@ fn assert_winner(candidates: &[CandidateView<'_>], winner: usize, reason: Decisi
 }
 
 #[test]
+fn work_is_charged_for_the_wait_it_adds_to_those_who_come_after_it() {
+    let view = CandidateView { arrivals_per_second: 10.0, ..queued(0.2, holding(0)) };
+    let parts = score(&Config::default(), &view, 5.0);
+    let p = parts.prefill_seconds;
+    assert!((parts.others_delay_seconds - 10.0 * p * (0.2 + p / 2.0)).abs() < 1e-12);
+    let newcomer = CandidateView { arrivals_per_second: 0.0, ..view };
+    let share = score(&Config::default(), &newcomer, 5.0).others_delay_seconds;
+    assert!((2.0 * share - parts.others_delay_seconds).abs() < 1e-12, "the mean is the least");
+    assert_eq!(score(&Config::default(), &newcomer, 0.0).others_delay_seconds, 0.0);
+}
+
+#[test]
+fn on_a_busy_fleet_a_short_wait_is_better_than_a_second_copy_and_on_an_idle_one_not() {
+    let warm = queued(1.5 * FIT.predict_seconds(4_000, 0), holding(249));
+    for (per_second, winner) in [(0.0, 1), (50.0, 0)] {
+        let busy = |view| CandidateView { arrivals_per_second: per_second, ..view };
+        let views = [busy(warm), busy(holding(0))];
+        assert_eq!(select(&Config::default(), &views).ranked[0].index, winner, "{per_second}/s");
+    }
+}
+
+#[test]
 fn the_warm_rank_wins_until_waiting_there_costs_more() {
     // 200 blocks are 3,200 tokens, about 0.17 s of prefill.
     assert_winner(&[idle(), holding(200)], 1, DecisionReason::WarmPrefix);
@@ -260,7 +282,7 @@ proptest! {
         config in any_config(),
         views in any_views(30),
     ) {
-        let ranked = select(&config, &views).ranked;
+        let Selection { ranked, arrivals_per_rank: arrivals, .. } = select(&config, &views);
         prop_assert_eq!(ranked.len(), views.len().min(RANKED_LIMIT));
         let mut seen: Vec<usize> = ranked.iter().map(|s| s.index).collect();
         prop_assert_eq!(views[seen[0]].last_chosen, naive_winner(&config, &views));
@@ -275,7 +297,7 @@ proptest! {
             let worst = rest.last().map_or(f64::INFINITY, |s| s.total_seconds);
             for (index, view) in views.iter().enumerate() {
                 let outside = !ranked.iter().any(|s| s.index == index);
-                prop_assert!(!outside || score(&config, view).total_seconds() >= worst);
+                prop_assert!(!outside || score(&config, view, arrivals).total_seconds() >= worst);
             }
         }
     }

@@ -51,7 +51,8 @@ impl State {
                     continue;
                 }
                 let noted = trace.push_scored(|| {
-                    let parts = score(&self.config, &self.candidate_view(&prospects[i], now));
+                    let view = self.candidate_view(&prospects[i], now);
+                    let parts = score(&self.config, &view, selection.arrivals_per_rank);
                     let verdict = Verdict::Behind { seconds: parts.total_seconds() - best };
                     self.line(&prospects[i], verdict, parts)
                 });
