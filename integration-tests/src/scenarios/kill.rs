@@ -16,6 +16,8 @@ use crate::wait::{PATIENCE, eventually};
 const CLIENTS: usize = 32;
 /// Documents that the requests are about.
 const DOCUMENTS: u64 = 8;
+/// Output tokens: a request streams for most of its time, so that some do when the engine dies.
+const TOKENS: u32 = 64;
 /// Words of a document.
 const WORDS: usize = 300;
 
@@ -165,7 +167,7 @@ impl Load<'_> {
             while !self.stop.load(Ordering::Relaxed) {
                 let number = self.sent.fetch_add(1, Ordering::Relaxed);
                 let document_number = number as u64 % DOCUMENTS;
-                replies.push(self.client.chat(question(document_number, number, 24)).await);
+                replies.push(self.client.chat(question(document_number, number, TOKENS)).await);
             }
             replies
         });

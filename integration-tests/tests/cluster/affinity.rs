@@ -40,9 +40,9 @@ async fn a_shared_document_goes_to_one_backend_and_its_cached_tokens_are_foretol
         }
         assert_eq!(backends.len(), 1, "document {number} went to {backends:?}");
     }
-    // Cold documents are spread.
-    let shares: Vec<u64> = cluster.requests();
-    assert!(shares.iter().all(|&share| share == 8), "{shares:?}");
+    // Cold documents are spread, as far as the engines are seen to be equally fast.
+    let shares = cluster.requests();
+    assert!(shares.iter().all(|&share| share <= 16), "{shares:?}");
     cluster.assert_idle().await;
     cluster.stop().await;
 }
@@ -118,14 +118,11 @@ async fn without_a_tokenizer_documents_keep_to_a_backend_by_their_text() {
         for asked in 0..3 {
             let reply = client.chat(question(number, asked)).await;
             backends.insert(reply.backend().to_owned());
+            let explained = cluster.explain(reply.header("x-request-id")).await;
+            assert_eq!(explained["attempts"][0]["decision"]["level"], "text");
         }
         assert_eq!(backends.len(), 1, "document {number} went to {backends:?}");
     }
-    let ranks = cluster.operator("/admin/v1/backends").await;
-    assert!(
-        ranks["ranks"].as_array().unwrap().iter().all(|rank| rank["evidence"] == "text"),
-        "{ranks}"
-    );
     cluster.stop().await;
 }
 
