@@ -18,6 +18,8 @@ const CLIENTS: usize = 32;
 const DOCUMENTS: u64 = 8;
 /// Output tokens: a request streams for most of its time, so that some do when the engine dies.
 const TOKENS: u32 = 64;
+/// Sequences that the engine runs when it is killed, at least.
+const STREAMS: u32 = 6;
 /// Words of a document.
 const WORDS: usize = 300;
 
@@ -69,6 +71,8 @@ pub async fn run(before: usize, after: usize) -> Report {
             load.sent.load(Ordering::Relaxed) >= before
         })
         .await;
+        let streams = || async { cluster.double(&victim).stats().running >= STREAMS };
+        eventually(PATIENCE, "the engine streams", streams).await;
         cluster.kill(&victim).await;
         let at = load.sent.load(Ordering::Relaxed);
         eventually(PATIENCE, "requests are sent after the kill", || async {
@@ -166,7 +170,9 @@ impl Load<'_> {
             let mut replies = Vec::new();
             while !self.stop.load(Ordering::Relaxed) {
                 let number = self.sent.fetch_add(1, Ordering::Relaxed);
-                let document_number = number as u64 % DOCUMENTS;
+                // Every other one is about a document that the engine to be killed has.
+                let document_number =
+                    if number.is_multiple_of(2) { 0 } else { number as u64 % DOCUMENTS };
                 replies.push(self.client.chat(question(document_number, number, TOKENS)).await);
             }
             replies

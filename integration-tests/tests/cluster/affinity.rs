@@ -40,9 +40,6 @@ async fn a_shared_document_goes_to_one_backend_and_its_cached_tokens_are_foretol
         }
         assert_eq!(backends.len(), 1, "document {number} went to {backends:?}");
     }
-    // Cold documents are spread, as far as the engines are seen to be equally fast.
-    let shares = cluster.requests();
-    assert!(shares.iter().all(|&share| share <= 16), "{shares:?}");
     cluster.assert_idle().await;
     cluster.stop().await;
 }
@@ -127,14 +124,15 @@ async fn without_a_tokenizer_documents_keep_to_a_backend_by_their_text() {
 }
 
 #[tokio::test]
-async fn equal_backends_share_cold_requests_evenly() {
-    let cluster = Cluster::builder().engines(5).build().await;
+async fn backends_that_tie_take_turns_with_cold_requests() {
+    // However unevenly this machine lets them compute, they are to be taken as equally fast.
+    let tie = "[router]\ntie_margin_seconds = 10.0";
+    let cluster = Cluster::builder().engines(5).config(tie).build().await;
     let client = cluster.client();
-    for number in 0..100 {
+    for number in 0..50 {
         client.chat(chat(&format!("Cold {number}"), 1, false)).await;
     }
-    let shares = cluster.requests();
-    assert!(shares.iter().all(|share| (16..=24).contains(share)), "{shares:?}");
+    assert_eq!(cluster.requests(), [10; 5]);
     cluster.stop().await;
 }
 
