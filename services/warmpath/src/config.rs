@@ -61,10 +61,7 @@ pub struct RawAdmin {
 
 impl Default for RawAdmin {
     fn default() -> Self {
-        Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)),
-            drain_timeout: DRAIN_TIMEOUT,
-        }
+        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)), drain_timeout: DRAIN_TIMEOUT }
     }
 }
 
@@ -138,9 +135,8 @@ impl Config {
         let mut engine_keys = HashMap::new();
         for (n, backend) in raw.backends.iter().enumerate() {
             if let Some(reference) = &backend.api_key {
-                let key = reference
-                    .resolve()
-                    .map_err(|e| e.under(&format!("backends[{n}].api_key")))?;
+                let key =
+                    reference.resolve().map_err(|e| e.under(&format!("backends[{n}].api_key")))?;
                 engine_keys.insert(BackendId::new(backend.id.as_str()), key);
             }
         }
@@ -183,9 +179,8 @@ fn load_models(raw: &[RawModel]) -> Result<Models, SettingsError> {
     let mut loaded: HashMap<&PathBuf, Arc<ModelFolder>> = HashMap::new();
     let mut seen = HashSet::new();
     for (n, model) in raw.iter().enumerate() {
-        let error = |key: &str, message: String| {
-            SettingsError::new(format!("models[{n}].{key}"), message)
-        };
+        let error =
+            |key: &str, message: String| SettingsError::new(format!("models[{n}].{key}"), message);
         if model.id.is_empty() {
             return Err(error("id", "is empty".to_owned()));
         }

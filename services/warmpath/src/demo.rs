@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use self::documents::{DocumentSet, Spec};
 use self::report::{EngineTruth, PolicyReport, Report, Shape};
 use crate::cli::Output;
-use crate::double::{Double, DoubleHandle};
 use crate::config::{Config, RawConfig};
+use crate::double::{Double, DoubleHandle};
 use crate::gateway::Gateway;
 use crate::load::{LoadClient, Outcome};
 
@@ -196,8 +196,7 @@ impl Bed {
             eprintln!("{policy}: the first failure: {first}");
         }
         let truth = (!self.doubles.is_empty()).then(|| self.truth());
-        let shape =
-            Shape { block_size: BLOCK_SIZE as u64, shared_blocks: SHARED_BLOCKS as u64 };
+        let shape = Shape { block_size: BLOCK_SIZE as u64, shared_blocks: SHARED_BLOCKS as u64 };
         Ok(PolicyReport::new(&outcomes, &self.names, truth, shape, seconds))
     }
 

@@ -69,17 +69,11 @@ impl Gateway {
         background.spawn("telemetry", telemetry.run(background.drain()));
         background.spawn("router", router.run(background.drain()));
         background.spawn("readiness", follow_readiness(fleet.clone(), readiness));
-        let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
+        let serving =
+            lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
         background.spawn("admin", serving);
         lifecycle.spawn("edge", edge.run(lifecycle.drain()));
-        Ok(Self {
-            edge: edge_address,
-            admin: admin_address,
-            fleet,
-            routing,
-            registry,
-            lifecycle,
-        })
+        Ok(Self { edge: edge_address, admin: admin_address, fleet, routing, registry, lifecycle })
     }
 
     /// Where clients connect.

@@ -18,7 +18,9 @@ pub struct NewArgs {
 pub fn new(args: &NewArgs) -> anyhow::Result<()> {
     let key = GeneratedKey::generate(&args.tenant)?;
     println!("{}\n", key.secret_text());
-    println!("# Give the line above to its user; it is not stored anywhere. Add these to the config:");
+    println!(
+        "# Give the line above to its user; it is not stored anywhere. Add these to the config:"
+    );
     println!("{}", key.config_lines());
     Ok(())
 }

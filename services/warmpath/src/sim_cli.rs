@@ -1,9 +1,9 @@
 //! `warmpath sim`: ways to route, compared in virtual time.
 //!
-//! - [`args`]: the flags
-//! - [`settings`]: one point of the sweep, with the workload's own defaults
-//! - [`runs`]: points, seeds and policies are run, a few at a time
-//! - [`row`], [`table`], [`plot`]: what comes out
+//! - `args`: the flags
+//! - `settings`: one point of the sweep, with the workload's own defaults
+//! - `runs`: points, seeds and policies are run, a few at a time
+//! - `row`, `table`, `plot`: what comes out
 
 mod args;
 mod plot;

@@ -37,7 +37,8 @@ impl ChildProcess {
     /// When the process cannot be started.
     pub(crate) fn start(name: &'static str, args: &[String], log: &Path) -> anyhow::Result<Self> {
         let binary = std::env::current_exe().context("the path of this binary")?;
-        let out = std::fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let out = std::fs::File::create(log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
         let child = Command::new(binary)
             .args(args)
             .stdin(Stdio::null())

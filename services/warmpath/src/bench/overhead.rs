@@ -179,18 +179,26 @@ impl Bed {
 
         let engine_args = args(&["engine", "--static", "--model", prompts::MODEL, "--port"]);
         let engine_args = [engine_args, vec![engine_port.to_string()]].concat();
-        let mut engine = ChildProcess::start("the engine double", &engine_args, &log("engine.log"))?;
+        let mut engine =
+            ChildProcess::start("the engine double", &engine_args, &log("engine.log"))?;
         let engine_url = format!("http://127.0.0.1:{engine_port}");
         engine.ready(&format!("{engine_url}/health")).await?;
 
         let upstream = format!("127.0.0.1:{engine_port}");
-        let bare_args =
-            args(&["bench", "bare-proxy", "--port", &bare_port.to_string(), "--upstream", &upstream]);
+        let bare_args = args(&[
+            "bench",
+            "bare-proxy",
+            "--port",
+            &bare_port.to_string(),
+            "--upstream",
+            &upstream,
+        ]);
         let mut bare = ChildProcess::start("the bare proxy", &bare_args, &log("bare.log"))?;
         bare.ready(&format!("http://127.0.0.1:{bare_port}/health")).await?;
 
         let key = edge::auth::GeneratedKey::generate("bench")?;
-        let config = prompts::gateway_config(edge_port, admin_port, &engine_url, &key.config_lines());
+        let config =
+            prompts::gateway_config(edge_port, admin_port, &engine_url, &key.config_lines());
         let path = log("gateway.toml");
         std::fs::write(&path, config)?;
         let gateway_args = args(&["serve", "--config", &path.to_string_lossy()]);
@@ -202,7 +210,11 @@ impl Bed {
             engine,
             bare,
             gateway,
-            targets: [("direct", url(engine_port)), ("bare", url(bare_port)), ("gateway", url(edge_port))],
+            targets: [
+                ("direct", url(engine_port)),
+                ("bare", url(bare_port)),
+                ("gateway", url(edge_port)),
+            ],
             client: LoadClient::new(Some(key.secret_text())),
             _folder: folder,
         })
@@ -253,8 +265,10 @@ impl Bed {
     async fn ramp(&self, report: &mut Report, seconds: f64) -> anyhow::Result<()> {
         let mut rate = 25.0;
         while rate <= 3200.0 {
-            let m = self.open_loop(Workload::Cold32K, 2, 100 + rate as usize, rate, seconds).await?;
-            let held = m.failed == 0 && m.ttft_p99_ms < 250.0 && m.achieved_per_second >= 0.95 * rate;
+            let m =
+                self.open_loop(Workload::Cold32K, 2, 100 + rate as usize, rate, seconds).await?;
+            let held =
+                m.failed == 0 && m.ttft_p99_ms < 250.0 && m.achieved_per_second >= 0.95 * rate;
             eprintln!(
                 "cold 32 KB at {rate:.0}/s: p50 {:.1} ms, p99 {:.1} ms{}",
                 m.ttft_p50_ms,
@@ -282,7 +296,8 @@ fn measured(
     after: Used,
 ) -> Measured {
     let good: Vec<_> = samples.iter().flatten().collect();
-    let series = |f: &dyn Fn(&drive::Timing) -> f64| stats::sorted(good.iter().map(|t| f(t)).collect());
+    let series =
+        |f: &dyn Fn(&drive::Timing) -> f64| stats::sorted(good.iter().map(|t| f(t)).collect());
     let ttft = series(&|t| t.ttft.as_secs_f64() * 1e3);
     let total = series(&|t| t.total.as_secs_f64() * 1e3);
     let q = |s: &[f64], q: f64| stats::quantile(s, q).unwrap_or(0.0);

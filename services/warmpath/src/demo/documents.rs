@@ -217,7 +217,8 @@ mod tests {
             assert_eq!(prompt[..32], prompts[0][..32]);
             distinct.insert(prompt[..192].to_vec());
         }
-        let third: std::collections::HashSet<_> = distinct.iter().map(|p| p[32..48].to_vec()).collect();
+        let third: std::collections::HashSet<_> =
+            distinct.iter().map(|p| p[32..48].to_vec()).collect();
         assert_eq!(third.len(), distinct.len(), "documents differ from their first own block on");
         assert_eq!(set.ceiling_request_hit_rate, 1.0 - distinct.len() as f64 / 30.0);
     }

@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn hits_are_blocks_beyond_the_shared_ones_and_failures_are_counted_apart() {
-        let outcomes = vec![answer("a", 48), answer("a", 32), answer("b", 0), Err("refused".into())];
+        let outcomes =
+            vec![answer("a", 48), answer("a", 32), answer("b", 0), Err("refused".into())];
         let shape = Shape { block_size: 16, shared_blocks: 2 };
         let names = ["a".to_owned(), "b".to_owned()];
         let report = PolicyReport::new(&outcomes, &names, None, shape, 1.0);
