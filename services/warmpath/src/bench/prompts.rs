@@ -78,7 +78,7 @@ fn text(seed: u64, index: usize, bytes: usize) -> String {
 /// The one body of the closed-loop part, about 390 bytes long.
 pub(crate) fn fixed_body() -> Bytes {
     let system = "You are a helpful assistant. Answer shortly, in plain words, and say so when you do not know.";
-    let user = "A train leaves at nine and travels for two hours and a half at eighty kilometres an hour. How far does it go, and when does it arrive?";
+    let user = "A train leaves at nine and travels for two hours and a half at eighty kilometres an hour. How far does it go, when does it arrive, and how many minutes late is it then?";
     body(&[json!({"role": "system", "content": system}), json!({"role": "user", "content": user})])
 }
 
