@@ -4,8 +4,7 @@
 //! is in its score already, and an absolute cut would throw the cache away exactly when it
 //! matters most. Saturation of *all* candidates only changes the reason that is given.
 //!
-//! **Ties.** Candidates whose total lies within a margin of the *best* total are equally good (the
-//! configured one and the fixed cost of a step);
+//! **Ties.** Candidates whose total lies within a margin of the *best* total are equally good;
 //! among them the longest match wins, then the least booked work, then the one chosen least
 //! recently. The margin is measured from the best alone and never from pair to pair: "A ties
 //! with B, B with C" could otherwise go round in circles.
@@ -271,20 +270,11 @@ impl Order<'_> {
     /// The best of those that tie with the best total, or of all where totals do not count.
     fn winner(&self, config: &Config) -> Option<usize> {
         let best = self.totals.iter().copied().min_by(f64::total_cmp)?;
-        let margin = self.margin(config, best);
+        let margin = config.tie_margin_seconds.max(config.tie_margin_fraction * best);
         let limit = if self.policy == Policy::Prefix { best + margin } else { f64::INFINITY };
         (0..self.totals.len())
             .filter(|place| self.totals[*place] <= limit)
             .min_by(|a, b| self.among_equals(*a, *b))
-    }
-
-    /// How far a total may lie from the best one to be as good. Whether a prompt pays the fixed
-    /// cost of a step or shares one that others pay is not known, so less than that is no
-    /// difference; without this a burst of one short new prefix would scatter over idle ranks.
-    fn margin(&self, config: &Config, best: f64) -> f64 {
-        let fixed = self.candidates.iter().map(|c| c.fit.coefficients().fixed_seconds);
-        let least = fixed.fold(f64::INFINITY, f64::min);
-        config.tie_margin_seconds.max(config.tie_margin_fraction * best) + least
     }
 
     /// The winner and the best of the rest.

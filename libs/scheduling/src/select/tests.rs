@@ -116,8 +116,8 @@ fn a_tie_is_measured_from_the_best_total_alone() {
     // C's; going from pair to pair would reach it.
     let config = Config { tie_margin_fraction: 0.0, ..Config::default() };
     let a = holding(0);
-    let b = queued(0.005 + 0.000_8 * 1.05, holding(1));
-    let c = queued(0.010 + 0.000_8 * 2.1, holding(2));
+    let b = queued(0.001_5 + 0.000_8 * 1.05, holding(1));
+    let c = queued(0.003 + 0.000_8 * 2.1, holding(2));
     for order in [[a, b, c], [c, b, a], [b, c, a]] {
         let best = select(&config, &order).ranked[0].index;
         assert_eq!(order[best].matched_blocks, 1);
@@ -260,9 +260,7 @@ fn naive_winner(config: &Config, views: &[CandidateView<'_>]) -> u64 {
     match config.policy {
         Policy::Prefix => {
             let best = views.iter().map(total).fold(f64::INFINITY, f64::min);
-            let fixed = views.iter().map(|v| v.fit.coefficients().fixed_seconds);
-            let margin = (config.tie_margin_fraction * best).max(config.tie_margin_seconds)
-                + fixed.fold(f64::INFINITY, f64::min);
+            let margin = (config.tie_margin_fraction * best).max(config.tie_margin_seconds);
             tied.retain(|v| total(v) <= best + margin);
             let longest = tied.iter().map(|v| v.cached_tokens).max().unwrap_or(0);
             tied.retain(|v| v.cached_tokens == longest);

@@ -24,15 +24,6 @@ fn a_burst_of_one_new_prefix_does_not_scatter() {
 }
 
 #[test]
-fn a_burst_of_one_short_new_prefix_stays_on_one_idle_backend() {
-    let mut bench = Bench::new(fleet_of(3));
-    // Six hundred tokens are some 30 ms: hardly more than a step's fixed cost.
-    let burst: Vec<Decision> = (0..6).map(|_| bench.route(doc(1, 38))).collect();
-    let cold = burst.iter().filter(|d| d.evidence.matched_blocks == 0).count();
-    assert_eq!(cold, 1, "{:?}", shares(&burst));
-}
-
-#[test]
 fn documents_settle_each_on_one_backend() {
     let mut bench = Bench::new(fleet_of(3));
     let mut misses = 0;
