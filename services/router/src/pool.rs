@@ -155,11 +155,13 @@ impl Pool {
         self.state.lock().report(report, now)
     }
 
-    /// Time has passed: starts prefills that are due, reaps lost leases, shows gauges.
+    /// Time has passed: starts prefills that are due, reaps lost leases, gives ranks that nobody
+    /// tries another chance, shows gauges.
     pub(crate) fn tick(&self, now: Moment) -> Vec<(LeaseId, Outcome)> {
         let mut state = self.state.lock();
         state.advance(now);
         let reaped = state.reap(now);
+        state.reconsider(now);
         state.show(now);
         reaped
     }

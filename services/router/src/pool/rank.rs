@@ -28,6 +28,8 @@ pub(crate) struct Rank {
     slots: Vec<(usize, Slot)>,
     pub(crate) load: LoadBook,
     pub(crate) fit: PrefillFit,
+    /// When the fit learned last; `None` for never, or when it started over.
+    pub(crate) measured_at: Option<Moment>,
     pub(crate) breaker: Breaker,
     /// The pool's turn at which it was chosen last.
     pub(crate) last_chosen: u64,
@@ -66,6 +68,7 @@ impl Rank {
             slots: Vec::new(),
             load: LoadBook::default(),
             fit,
+            measured_at: None,
             breaker: Breaker::default(),
             last_chosen: 0,
             level,

@@ -56,6 +56,7 @@ impl State {
         if let Some(sample) = rank.load.first_token(id, now) {
             let network = rank.seen.network.as_secs_f64();
             rank.fit.observe(sample.uncached, sample.cached, sample.engine_seconds(network));
+            rank.measured_at = Some(now);
         }
         self.metrics.first_token(&rank.metrics, forecast.ttft_seconds, seconds);
         // Rarely enough to cost nothing, often enough to pass on what was learned early.

@@ -28,6 +28,31 @@ fn ties_are_spread_and_not_given_to_the_first() {
 }
 
 #[test]
+fn a_rank_that_was_slow_at_first_is_tried_again() {
+    let mut bench = Bench::new(fleet_of(2));
+    // Its first requests take two seconds each, as while an engine warms up.
+    let mut slow = None;
+    for d in 0..8 {
+        let decision = bench.route(doc(d, 90));
+        let rank = decision.chosen.rank.clone();
+        let is_slow = *slow.get_or_insert_with(|| rank.clone()) == rank;
+        bench.wait(if is_slow { 2.0 } else { 0.08 });
+        bench.first_token(decision.lease);
+        bench.finish(decision.lease);
+    }
+    let others: Vec<Decision> = (100..140).map(|d| bench.serve(doc(d, 90))).collect();
+    assert!(others.iter().all(|d| Some(&d.chosen.rank) != slow.as_ref()), "it looks slow");
+    for d in 200..220 {
+        bench.wait(0.3);
+        bench.serve(doc(d, 90));
+        bench.router.tick(bench.now);
+    }
+    let later: Vec<Decision> = (300..340).map(|d| bench.serve(doc(d, 90))).collect();
+    let tried = later.iter().filter(|d| Some(&d.chosen.rank) == slow.as_ref()).count();
+    assert!(tried >= 10, "{tried} of 40");
+}
+
+#[test]
 fn ties_among_holders_of_one_prefix_are_spread() {
     let mut bench = Bench::new(fleet_of(3));
     // Each further one must go to a rank that does not hold it yet.
