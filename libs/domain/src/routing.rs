@@ -227,6 +227,10 @@ pub enum Report {
         lease: LeaseId,
         /// What the engine counted, where it told.
         usage: Option<Usage>,
+        /// The keys of the full blocks that the answer's tokens fill, as far as the engine's
+        /// cache holds them: they continue the lists of [`Prompt::keys`], one list per unit.
+        /// Empty where the answer's tokens are not known.
+        output_keys: Vec<KeyList>,
     },
     /// The attempt failed.
     Failed {

@@ -45,7 +45,7 @@ impl Lease {
 
     /// The engine answered to the end.
     pub(crate) fn finish(&mut self, usage: Option<Usage>) {
-        self.close(Report::Finished { lease: self.id, usage });
+        self.close(Report::Finished { lease: self.id, usage, output_keys: Vec::new() });
     }
 
     /// The attempt failed.

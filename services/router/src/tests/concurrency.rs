@@ -95,7 +95,7 @@ fn drive(router: &Router, now: &impl Fn() -> Moment, thread: u64, i: u64) {
     }
     router.report_at(&Report::FirstToken { lease }, now());
     router.report_at(&Report::Progress { lease, generated: 20 }, now());
-    router.report_at(&Report::Finished { lease, usage: None }, now());
+    router.report_at(&Report::Finished { lease, usage: None, output_keys: Vec::new() }, now());
 }
 
 #[tokio::test]

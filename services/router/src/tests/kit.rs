@@ -76,11 +76,15 @@ impl Bench {
     }
 
     pub(super) fn finish(&mut self, lease: LeaseId) {
-        self.router.report_at(&Report::Finished { lease, usage: None }, self.now);
+        self.router
+            .report_at(&Report::Finished { lease, usage: None, output_keys: Vec::new() }, self.now);
     }
 
     pub(super) fn finish_with(&mut self, lease: LeaseId, usage: Usage) {
-        self.router.report_at(&Report::Finished { lease, usage: Some(usage) }, self.now);
+        self.router.report_at(
+            &Report::Finished { lease, usage: Some(usage), output_keys: Vec::new() },
+            self.now,
+        );
     }
 
     pub(super) fn fail(&mut self, lease: LeaseId, class: FailureClass) {

@@ -107,7 +107,7 @@ fn deliver(bench: &Bench, open: &mut HashMap<u64, Open>, id: u64, kind: EventKin
                 cached_tokens: Some(u64::from(request.cached)),
             };
             open.remove(&id);
-            Report::Finished { lease, usage: Some(usage) }
+            Report::Finished { lease, usage: Some(usage), output_keys: Vec::new() }
         }
     };
     bench.router.report_at(&report, bench.now);
