@@ -141,6 +141,9 @@ pub struct RankState {
     pub rank: u16,
     /// Its cache, where the engine tells.
     pub cache: Option<CacheConfig>,
+    /// Sequences that it keeps, of an engine that keeps whole sequences in slots instead of
+    /// blocks (llama.cpp), where it tells.
+    pub slots: Option<u32>,
     /// The newest load sample; absent until the first scrape, kept when scrapes fail.
     pub load: Option<LoadSample>,
 }

@@ -80,7 +80,7 @@ pub(crate) fn unknown(spec: &BackendConfig) -> Backend {
         engine: spec.engine.unwrap_or(EngineKind::Other),
         state: BackendState::Joining,
         models: Vec::new(),
-        ranks: vec![domain::RankState { rank: 0, cache: None, load: None }],
+        ranks: vec![domain::RankState { rank: 0, cache: None, slots: None, load: None }],
         network: Duration::ZERO,
     }
 }

@@ -26,7 +26,7 @@ fn backend(id: &str, block: Option<u32>, models: Vec<ServedModel>) -> Backend {
         engine: EngineKind::Vllm,
         state: BackendState::Ready,
         models,
-        ranks: vec![RankState { rank: 0, cache, load: None }],
+        ranks: vec![RankState { rank: 0, cache, slots: None, load: None }],
         network: Duration::ZERO,
     }
 }

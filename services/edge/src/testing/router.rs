@@ -137,7 +137,7 @@ fn backend(engine: &Engine) -> Backend {
         engine: EngineKind::Vllm,
         state: BackendState::Ready,
         models: vec![served("m"), served("org/m"), served("panic")],
-        ranks: vec![RankState { rank: 0, cache: Some(cache), load: None }],
+        ranks: vec![RankState { rank: 0, cache: Some(cache), slots: None, load: None }],
         network: Duration::ZERO,
     }
 }

@@ -79,7 +79,7 @@ mod tests {
     fn profile(engine: EngineKind, parity: Option<bool>, cache: Option<CacheConfig>) -> Profile {
         let model =
             ServedModel { id: "m".into(), max_model_len: None, listing: "{}".into(), parity };
-        let rank = RankState { rank: 0, cache, load: None::<LoadSample> };
+        let rank = RankState { rank: 0, cache, slots: None, load: None::<LoadSample> };
         let backend = Backend {
             id: "b".into(),
             incarnation: Incarnation::default(),

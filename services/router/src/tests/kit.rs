@@ -154,6 +154,7 @@ pub(super) fn vllm(id: &str) -> Backend {
                 usable_blocks: 600,
                 prefix_caching: true,
             }),
+            slots: None,
             load: None,
         }],
         network: Duration::ZERO,

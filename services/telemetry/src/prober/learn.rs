@@ -137,13 +137,15 @@ impl Prober {
         let before = std::mem::take(&mut self.seen.ranks);
         self.seen.ranks = readings
             .iter()
-            .map(|reading| RankState {
-                rank: reading.rank,
-                // A page without the sizes does not unsay what another one said.
-                cache: reading.cache.or_else(|| {
-                    before.iter().find(|r| r.rank == reading.rank).and_then(|r| r.cache)
-                }),
-                load: Some(reading.load),
+            .map(|reading| {
+                let known = before.iter().find(|r| r.rank == reading.rank);
+                RankState {
+                    rank: reading.rank,
+                    // A page without the sizes does not unsay what another one said.
+                    cache: reading.cache.or_else(|| known.and_then(|r| r.cache)),
+                    slots: known.and_then(|r| r.slots),
+                    load: Some(reading.load),
+                }
             })
             .collect();
     }
