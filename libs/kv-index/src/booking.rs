@@ -51,6 +51,11 @@ impl Booking {
         self.slot
     }
 
+    /// The node that the prompt's last full block ends.
+    pub(crate) fn tail(&self) -> NodeId {
+        self.tail
+    }
+
     /// Whether the start of its prefill was reported.
     pub fn is_started(&self) -> bool {
         matches!(self.phase, Phase::Started { .. })
@@ -152,7 +157,7 @@ impl KvIndex {
 
     /// Puts the nodes from the root to `tail` into `self.path`. Returns how many leading
     /// blocks of it the rank has.
-    fn take_path(&mut self, slot: u32, tail: NodeId) -> u32 {
+    pub(crate) fn take_path(&mut self, slot: u32, tail: NodeId) -> u32 {
         self.path.clear();
         let mut id = tail;
         while id != NO_NODE {

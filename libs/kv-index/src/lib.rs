@@ -68,6 +68,7 @@ mod index;
 mod matches;
 mod node;
 mod order;
+mod purge;
 mod rank;
 mod structure;
 mod sweep;

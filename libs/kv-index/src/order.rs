@@ -97,6 +97,8 @@ impl KvIndex {
         if self.tree.node(id).copies > 0
             && let Some(number) = self.ranks[slot as usize].take_oldest_copy(id)
         {
+            #[cfg(test)]
+            self.evicted.push((slot, Some(self.tree.node(id).label[0])));
             self.promote(slot, id, number);
             return 1;
         }
@@ -107,20 +109,27 @@ impl KvIndex {
         for at in (keep..holder.len).rev() {
             self.evicted.push((slot, Some(self.tree.node(id).label[at as usize])));
         }
-        if keep == 0 {
-            self.unlink(slot, Place::node(id));
-        }
-        self.tree.node_mut(id).change(slot, |holder| holder.len = keep);
-        self.ranks[slot as usize].resident -= u64::from(popped);
-        self.residencies -= popped as usize;
-        self.tidy(id);
+        self.cut_holder(slot, id, keep);
         u64::from(popped)
     }
 
-    /// The node's own copy of its block is popped; a further copy takes its part.
-    fn promote(&mut self, slot: u32, id: NodeId, number: u32) {
-        #[cfg(test)]
-        self.evicted.push((slot, Some(self.tree.node(id).label[0])));
+    /// Leaves the rank the first `keep` blocks of a queued node's label.
+    pub(crate) fn cut_holder(&mut self, slot: u32, id: NodeId, keep: u32) {
+        if keep == 0 {
+            self.unlink(slot, Place::node(id));
+        }
+        let mut cut = 0;
+        self.tree.node_mut(id).change(slot, |holder| {
+            cut = holder.len - keep;
+            holder.len = keep;
+        });
+        self.ranks[slot as usize].resident -= u64::from(cut);
+        self.residencies -= cut as usize;
+        self.tidy(id);
+    }
+
+    /// The node's own copy of its block goes; a further copy takes its part.
+    pub(crate) fn promote(&mut self, slot: u32, id: NodeId, number: u32) {
         self.unlink(slot, Place::node(id));
         let extra = self.ranks[slot as usize].extras[number as usize];
         if let ExtraKind::Copy { pinned: true, .. } = extra.kind {
@@ -150,17 +159,25 @@ impl KvIndex {
                 }
                 popped
             }
-            ExtraKind::Copy { node, .. } => {
-                let id = *node;
-                rank.unlist_copy(id, number);
+            ExtraKind::Copy { .. } => {
                 #[cfg(test)]
-                self.evicted.push((slot, Some(self.tree.node(id).label[0])));
-                self.unlink(slot, Place::extra(number));
-                self.ranks[slot as usize].drop_extra(number);
-                self.forget_copy(id);
+                if let ExtraKind::Copy { node, .. } = rank.extras[number as usize].kind {
+                    self.evicted.push((slot, Some(self.tree.node(node).label[0])));
+                }
+                self.drop_copy(slot, number);
                 1
             }
         }
+    }
+
+    /// Takes a further copy out of the order and out of being.
+    pub(crate) fn drop_copy(&mut self, slot: u32, number: u32) {
+        let rank = &mut self.ranks[slot as usize];
+        let ExtraKind::Copy { node, .. } = rank.extras[number as usize].kind else { return };
+        rank.unlist_copy(node, number);
+        self.unlink(slot, Place::extra(number));
+        self.ranks[slot as usize].drop_extra(number);
+        self.forget_copy(node);
     }
 
     fn forget_copy(&mut self, id: NodeId) {

@@ -115,6 +115,16 @@ pub(crate) struct ModelBooking {
     anonymous: Vec<u64>,
 }
 
+impl ModelBooking {
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    pub(crate) fn keys(&self) -> &[BlockKey] {
+        &self.keys
+    }
+}
+
 /// The model.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
@@ -292,6 +302,28 @@ impl Model {
         rank.bookings -= 1;
         rank.awaited -= booking.awaited;
         Self::unbook(rank, &booking.keys);
+    }
+
+    /// Forgets a rank's unpinned blocks beyond the first `keep` of a prompt. Returns how many.
+    pub(crate) fn purge(&mut self, slot: Slot, keys: &[BlockKey], keep: u32) -> u32 {
+        let Some(rank) = self.rank(slot) else { return 0 };
+        let Some(lost) = keys.get(..=keep as usize) else { return 0 };
+        if !rank.holds(lost) {
+            return 0;
+        }
+        let is_lost = |content: &Content| match content {
+            Content::Keyed(prefix) => prefix.starts_with(lost),
+            _ => false,
+        };
+        let queued = rank.queue.iter().filter(|block| is_lost(&rank.content[*block]));
+        let gone: Vec<u64> = queued.copied().collect();
+        for block in &gone {
+            rank.evict(*block);
+            rank.evicted.pop();
+            rank.queue.retain(|queued| queued != block);
+            rank.queue.push_front(*block);
+        }
+        gone.len() as u32
     }
 
     /// Cached blocks that would go.

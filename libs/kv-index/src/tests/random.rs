@@ -16,6 +16,8 @@ enum Op {
     Grow(usize, u32),
     Finish(usize, u32),
     Rollback(usize),
+    Purge { rank: usize, path: Vec<u8>, keep: u32 },
+    PurgeBooked(usize, u32),
     SetCapacity(usize, u32),
     RemoveRank(usize),
     AddRank(u32),
@@ -116,6 +118,21 @@ impl Pair {
                 self.index.rollback(booking);
                 self.model.rollback(twin);
             }
+            Op::Purge { rank, path, keep } if !self.ranks.is_empty() => {
+                let (slot, twin) = self.ranks[rank % self.ranks.len()];
+                let prompt = self.keys(path);
+                let purged = self.index.purge(slot, &prompt, *keep);
+                assert_eq!(purged, self.model.purge(twin, &prompt, *keep));
+            }
+            Op::PurgeBooked(at, keep) if pending > 0 => {
+                let (booking, twin) = &self.bookings[at % pending];
+                let purged = self.index.purge_booked(booking, *keep);
+                if self.index.live(booking.slot()).is_some() {
+                    assert_eq!(purged, self.model.purge(twin.slot(), twin.keys(), *keep));
+                } else {
+                    assert_eq!(purged, 0);
+                }
+            }
             Op::SetCapacity(rank, capacity) if !self.ranks.is_empty() => {
                 let (slot, twin) = self.ranks[rank % self.ranks.len()];
                 self.index.set_capacity(slot, *capacity);
@@ -207,7 +224,9 @@ fn random_op(rng: &mut SmallRng) -> Op {
         330..580 => Op::Start(at),
         580..660 => Op::Grow(at, rng.random_range(0..=4)),
         660..900 => Op::Finish(at, rng.random_range(0..=3)),
-        900..970 => Op::Rollback(at),
+        900..950 => Op::Rollback(at),
+        950..960 => Op::Purge { rank: at, path: random_path(rng), keep: rng.random_range(0..6) },
+        960..970 => Op::PurgeBooked(at, rng.random_range(0..6)),
         970..988 => Op::SetCapacity(at, rng.random_range(0..=60)),
         988..993 => Op::RemoveRank(at),
         _ => Op::AddRank(rng.random_range(5..=60)),
@@ -239,15 +258,21 @@ fn random_operations_on_colliding_keys_agree_with_the_model() {
     run_random(0x5eed_0002, 30_000, Alphabet::Colliding);
 }
 
+fn any_path() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(prop_oneof![4 => Just(1_u8), 1 => 2..4_u8], 0..8)
+}
+
 fn any_op() -> impl Strategy<Value = Op> {
-    let path = proptest::collection::vec(prop_oneof![4 => Just(1_u8), 1 => 2..4_u8], 0..8);
     prop_oneof![
-        8 => (0..64_usize, path, 0..3_u32)
+        8 => (0..64_usize, any_path(), 0..3_u32)
             .prop_map(|(rank, path, extra)| Op::Book { rank, path, extra }),
         6 => (0..64_usize).prop_map(Op::Start),
         2 => (0..64_usize, 0..4_u32).prop_map(|(at, blocks)| Op::Grow(at, blocks)),
         6 => (0..64_usize, 0..3_u32).prop_map(|(at, cached)| Op::Finish(at, cached)),
         2 => (0..64_usize).prop_map(Op::Rollback),
+        1 => (0..64_usize, any_path(), 0..5_u32)
+            .prop_map(|(rank, path, keep)| Op::Purge { rank, path, keep }),
+        1 => (0..64_usize, 0..5_u32).prop_map(|(at, keep)| Op::PurgeBooked(at, keep)),
         1 => (0..64_usize, 0..30_u32).prop_map(|(rank, blocks)| Op::SetCapacity(rank, blocks)),
         1 => (0..64_usize).prop_map(Op::RemoveRank),
         1 => (3..30_u32).prop_map(Op::AddRank),
