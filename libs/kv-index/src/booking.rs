@@ -22,6 +22,7 @@ pub struct Booking {
     /// Blocks that it was expected to need when it was booked, until it starts.
     awaited: u64,
     generated: u32,
+    counts_on_answer: bool,
     phase: Phase,
 }
 
@@ -54,6 +55,20 @@ impl Booking {
     /// The node that the prompt's last full block ends.
     pub(crate) fn tail(&self) -> NodeId {
         self.tail
+    }
+
+    /// To be called before the start: the prompt is taken to go on with the answer that an
+    /// earlier one left behind. Its start then takes that answer's blocks as its own content.
+    pub fn count_on_answer(&mut self) {
+        self.counts_on_answer = true;
+    }
+
+    /// What its start did, once that was reported.
+    pub fn started(&self) -> Option<Started> {
+        match self.phase {
+            Phase::Booked => None,
+            Phase::Started { result, .. } => Some(result),
+        }
     }
 
     /// Whether the start of its prefill was reported.
@@ -90,6 +105,7 @@ impl KvIndex {
             extra: extra_blocks,
             awaited,
             generated: 0,
+            counts_on_answer: false,
             phase: Phase::Booked,
         }
     }
@@ -145,12 +161,17 @@ impl KvIndex {
         for at in 0..touched {
             self.touch(slot, self.path[at]);
         }
-        let new_blocks = u64::from(booking.blocks - resident) + u64::from(booking.extra);
+        let room = (booking.blocks - resident).saturating_sub(u32::from(ends_on_block));
+        let answer_blocks = self.find_answer(slot, room, booking.counts_on_answer);
+        let taken = if booking.counts_on_answer { answer_blocks } else { 0 };
+        let cached_blocks = resident + taken;
+        let new_blocks = u64::from(booking.blocks - cached_blocks) + u64::from(booking.extra);
         let evicted = self.allocate(slot, new_blocks);
         self.ranks[slot as usize].anonymous += u64::from(booking.extra);
         let copy = self.store_path(slot, recompute);
         self.merge_pending();
-        let result = Started { cached_blocks: resident, evicted_blocks: count(evicted) };
+        let evicted_blocks = count(evicted);
+        let result = Started { cached_blocks, answer_blocks, evicted_blocks };
         booking.phase = Phase::Started { result, copy };
         result
     }
@@ -230,20 +251,39 @@ impl KvIndex {
     /// The request's end. Its blocks are freed from the last to the first: those without
     /// content to the front of the free order, cached ones to the back. Of its blocks without
     /// keys the first `output_cached_blocks` are full and stay cached. A booking whose start
-    /// was never reported is started first: a request that ended was computed.
-    pub fn finish(&mut self, mut booking: Booking, output_cached_blocks: u32) {
-        self.start(&mut booking);
-        let Some(slot) = self.live(booking.slot) else { return };
+    /// was never reported is started first: a request that ended was computed. Returns what its
+    /// start did.
+    pub fn finish(&mut self, booking: Booking, output_cached_blocks: u32) -> Started {
+        self.finish_with_answer(booking, output_cached_blocks, &[])
+    }
+
+    /// [`KvIndex::finish`] of a request whose answer is known: `answer_keys` are the keys of
+    /// the blocks behind the prompt's full ones, as far as they are known and no more than
+    /// stay cached. Those become content that a later prompt finds.
+    pub fn finish_with_answer(
+        &mut self,
+        mut booking: Booking,
+        output_cached_blocks: u32,
+        answer_keys: &[BlockKey],
+    ) -> Started {
+        let started = self.start(&mut booking);
+        let Some(slot) = self.live(booking.slot) else { return started };
         let keyless = u64::from(booking.extra) + u64::from(booking.generated);
         let cached = u64::from(output_cached_blocks).min(keyless);
         let rank = &mut self.ranks[slot as usize];
         rank.bookings -= 1;
         rank.pinned -= keyless;
         rank.anonymous -= keyless - cached;
-        self.push_back_output(slot, cached);
+        let known = answer_keys.len().min(cached as usize);
+        let stored = self.store_answer(slot, &booking, &answer_keys[..known]);
+        let keyed = stored.new_blocks + stored.doubled_blocks;
+        let follows = if keyed == known as u64 { stored.tail } else { NO_NODE };
+        self.push_back_output(slot, cached - keyed, follows);
+        self.queue_answer(slot, &stored);
         self.release_path(slot, &booking);
         self.settle(slot);
         self.merge_pending();
+        started
     }
 
     /// Frees the keyed blocks of a started request, and marks its nodes for merging.
@@ -285,7 +325,8 @@ impl KvIndex {
     /// it the engine has the prompt, as at any other end.
     pub fn rollback(&mut self, booking: Booking) {
         if booking.is_started() {
-            return self.finish(booking, 0);
+            self.finish(booking, 0);
+            return;
         }
         self.sweep_some();
         let Some(slot) = self.live(booking.slot) else { return };

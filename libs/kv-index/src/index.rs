@@ -1,5 +1,6 @@
 //! The index: its ranks and their sizes.
 
+use crate::answers::Answers;
 use crate::node::NodeId;
 use crate::rank::Rank;
 use crate::sweep::Sweep;
@@ -12,10 +13,12 @@ pub struct KvIndex {
     pub(crate) tree: Tree,
     pub(crate) ranks: Vec<Rank>,
     /// Per slot; even while a rank is there, odd from its removal until the slot is reused.
-    generations: Vec<u32>,
+    pub(crate) generations: Vec<u32>,
     pub(crate) vacant_slots: Vec<u32>,
     pub(crate) residencies: usize,
     pub(crate) sweep: Sweep,
+    /// Output without keys, by the node it follows.
+    pub(crate) answers: Answers,
     /// Nodes that may have become mergeable with their parents.
     pub(crate) mergeable: Vec<NodeId>,
     /// Scratch of booking, start and end.
@@ -47,6 +50,7 @@ impl KvIndex {
             vacant_slots: Vec::new(),
             residencies: 0,
             sweep: Sweep::default(),
+            answers: Answers::default(),
             mergeable: Vec::new(),
             path: Vec::new(),
             #[cfg(test)]

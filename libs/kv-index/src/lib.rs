@@ -63,6 +63,7 @@
 //! 7. While entries of a removed rank are left, 1 and 4 hold for the other ranks only, matches
 //!    skip those entries, nodes are not joined, and the slot is not given away.
 
+mod answers;
 mod booking;
 mod index;
 mod matches;
@@ -77,6 +78,7 @@ mod tests;
 mod tree;
 mod types;
 
+pub use answers::AnswerShare;
 pub use booking::Booking;
 pub use index::KvIndex;
 pub use matches::Matches;

@@ -17,6 +17,10 @@ pub struct Matches {
     found: Vec<Matched>,
     spare: Vec<Matched>,
     path: Vec<NodeId>,
+    /// Fully matched nodes that output follows, with the depth of their ends.
+    ends: Vec<(NodeId, u32)>,
+    /// Further blocks by slot index, ordered by it.
+    answers: Vec<(u32, u32)>,
 }
 
 impl Matches {
@@ -31,9 +35,40 @@ impl Matches {
         self.found.get(at).filter(|m| m.slot == slot)
     }
 
+    /// Blocks beyond the matched ones that the rank holds if the prompt goes on with an answer
+    /// that this rank gave to the matched part of it. Zero where no answer follows there.
+    pub fn answer_blocks(&self, slot: Slot) -> u32 {
+        match self.answers.binary_search_by_key(&slot.index, |(index, _)| *index) {
+            Ok(at) if self.get(slot).is_some() => self.answers[at].1,
+            _ => 0,
+        }
+    }
+
     /// Forgets the results, keeps the memory.
     pub fn clear(&mut self) {
         self.found.clear();
+        self.answers.clear();
+    }
+
+    /// Finds the answers that begin where a rank's match ends, in a prompt of `blocks` blocks.
+    fn add_answers(&mut self, index: &KvIndex, blocks: u32) {
+        for (node, depth) in std::mem::take(&mut self.ends) {
+            for (slot, answer) in index.answers_behind(node) {
+                let at = self.found.binary_search_by_key(&slot, |m| m.slot.index);
+                if at.is_ok_and(|at| self.found[at].blocks == depth) {
+                    self.answers.push((slot, answer.min(blocks - depth)));
+                }
+            }
+        }
+        // Of several behind one prompt the newest counts, which is the last.
+        self.answers.sort_by_key(|(slot, _)| *slot);
+        self.answers.dedup_by(|later, kept| {
+            let same = later.0 == kept.0;
+            if same {
+                *kept = *later;
+            }
+            same
+        });
     }
 
     /// Adds the holders of a node that lies above those seen so far. `start` blocks come
@@ -83,6 +118,9 @@ impl KvIndex {
             if usable < label.len() {
                 break;
             }
+            if self.answers.follow(id) && depth < keys.len() {
+                into.ends.push((id, depth as u32));
+            }
             parent = id;
         }
         let sweeping = self.sweep.is_pending();
@@ -96,6 +134,9 @@ impl KvIndex {
                 below = counts;
             }
             usable = into.path.last().map_or(0, |above| self.tree.node(*above).label.len());
+        }
+        if !into.ends.is_empty() {
+            into.add_answers(self, keys.len() as u32);
         }
     }
 }

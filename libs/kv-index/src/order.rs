@@ -61,23 +61,6 @@ impl KvIndex {
         }
     }
 
-    /// Appends cached output blocks; a run of them at the back grows in place.
-    pub(crate) fn push_back_output(&mut self, slot: u32, blocks: u64) {
-        if blocks == 0 {
-            return;
-        }
-        let rank = &mut self.ranks[slot as usize];
-        rank.queued += blocks;
-        if let Target::Extra(n) = rank.tail.target()
-            && let ExtraKind::Output { blocks: there } = &mut rank.extras[n as usize].kind
-        {
-            *there += blocks;
-            return;
-        }
-        let number = rank.add_extra(ExtraKind::Output { blocks });
-        self.push_back(slot, Place::extra(number));
-    }
-
     /// Pops up to `want` blocks off the front. Returns how many.
     pub(crate) fn evict(&mut self, slot: u32, want: u64) -> u64 {
         let mut left = want;
@@ -146,17 +129,12 @@ impl KvIndex {
     fn evict_extra(&mut self, slot: u32, number: u32, want: u64) -> u64 {
         let rank = &mut self.ranks[slot as usize];
         match &mut rank.extras[number as usize].kind {
-            ExtraKind::Output { blocks } => {
+            ExtraKind::Output { blocks, .. } => {
                 let popped = want.min(*blocks);
-                *blocks -= popped;
-                let gone = *blocks == 0;
                 rank.anonymous -= popped;
                 #[cfg(test)]
                 self.evicted.extend((0..popped).map(|_| (slot, None)));
-                if gone {
-                    self.unlink(slot, Place::extra(number));
-                    self.ranks[slot as usize].drop_extra(number);
-                }
+                self.cut_output(slot, number, popped);
                 popped
             }
             ExtraKind::Copy { .. } => {

@@ -158,6 +158,7 @@ impl KvIndex {
             return 1;
         }
         let len = self.tree.node(id).holder(slot).map_or(0, |holder| holder.len);
+        self.forget_answers(slot, id);
         self.cut_holder(slot, id, keep);
         u64::from(len - keep)
     }

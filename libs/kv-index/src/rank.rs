@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::node::{Links, NodeId, Place};
+use crate::node::{Links, NO_NODE, NodeId, Place, Target};
 
 /// Blocks in the free order, or pinned, that are not a node's holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExtraKind {
-    /// Cached output blocks, whose keys are not known.
-    Output { blocks: u64 },
+    /// Cached output blocks, whose keys are not known, and the node whose end they follow;
+    /// `NO_NODE` if that is not known either.
+    Output { blocks: u64, after: NodeId },
     /// A further physical copy of a node's only block.
     Copy { node: NodeId, serial: u64, pinned: bool },
 }
@@ -101,6 +102,18 @@ impl Rank {
                 (self.extras.len() - 1) as u32
             }
         }
+    }
+
+    /// Lengthens the run at the back of the free order if it is output that follows nothing.
+    pub(crate) fn grow_output_at_back(&mut self, blocks: u64) -> bool {
+        if let Target::Extra(n) = self.tail.target()
+            && let ExtraKind::Output { blocks: there, after: NO_NODE } =
+                &mut self.extras[n as usize].kind
+        {
+            *there += blocks;
+            return true;
+        }
+        false
     }
 
     pub(crate) fn drop_extra(&mut self, number: u32) {

@@ -35,6 +35,9 @@ impl KvIndex {
             return false;
         }
         let parent = node.parent;
+        if self.answers.follow(parent) {
+            return false;
+        }
         if !boundary_is_idle(parent, self.tree.node(parent), node) {
             return false;
         }
@@ -80,6 +83,7 @@ impl KvIndex {
             if !node.holders.is_empty() {
                 return self.tree.trim(id);
             }
+            self.answers.retain(id, |_| false);
             id = self.tree.remove(id);
             if id == NO_NODE {
                 return;

@@ -75,6 +75,10 @@ impl KvIndex {
             live
         });
         let changed = holders.len() < before;
+        if self.answers.follow(id) {
+            let generations = &self.generations;
+            self.answers.retain(id, |slot| generations[slot as usize].is_multiple_of(2));
+        }
         let node = self.tree.node_mut(id);
         node.holders = holders;
         if changed {

@@ -24,6 +24,9 @@ pub struct Matched {
 pub struct Started {
     /// Leading blocks of the prompt that were found in the rank's cache.
     pub cached_blocks: u32,
+    /// Blocks of an earlier answer that follow those: found as well if the prompt goes on with
+    /// it. Part of `cached_blocks` if the booking counted on it.
+    pub answer_blocks: u32,
     /// Cached blocks, with or without a key, that had to go to make room.
     pub evicted_blocks: u32,
 }

@@ -43,7 +43,7 @@ impl KvIndex {
                 Target::Extra(number) => {
                     let extra = rank.extras[number as usize];
                     match extra.kind {
-                        ExtraKind::Output { blocks } => {
+                        ExtraKind::Output { blocks, .. } => {
                             order.extend((0..blocks).map(|_| None));
                         }
                         ExtraKind::Copy { node, .. } => order.push(Some(self.prefix_of(node))),
@@ -118,6 +118,39 @@ impl KvIndex {
         }
     }
 
+    /// Output that follows a node is listed there, and its rank has the whole of the node.
+    fn check_answers(&self, slot: u32) {
+        let mut listed = 0;
+        for id in self.ids() {
+            for (_, number) in self.answers.behind(id).filter(|(other, _)| *other == slot) {
+                let extra = self.ranks[slot as usize].extras[number as usize];
+                let ExtraKind::Output { blocks, after } = extra.kind else { panic!("a copy") };
+                assert!(blocks > 0 && after == id);
+                let node = self.tree.node(id);
+                let holder = node.holder(slot).expect("an answer's prompt is there");
+                assert_eq!(holder.len as usize, node.label.len());
+                listed += 1;
+            }
+        }
+        let mut place = self.ranks[slot as usize].head;
+        let mut following = 0;
+        while place != Place::NONE {
+            place = match place.target() {
+                Target::Nothing => break,
+                Target::Node(id) => self.tree.node(id).holder(slot).expect("held").links.next,
+                Target::Extra(n) => {
+                    let extra = self.ranks[slot as usize].extras[n as usize];
+                    let follows = |after: &NodeId| *after != NO_NODE;
+                    if let ExtraKind::Output { after, .. } = &extra.kind {
+                        following += usize::from(follows(after));
+                    }
+                    extra.links.next
+                }
+            };
+        }
+        assert_eq!(listed, following);
+    }
+
     fn check_rank(&self, slot: u32) -> u64 {
         let rank = &self.ranks[slot as usize];
         let (mut queued, mut elements) = (0, 0);
@@ -131,7 +164,7 @@ impl KvIndex {
                     (holder.links, u64::from(holder.len))
                 }
                 Target::Extra(n) => match rank.extras[n as usize].kind {
-                    ExtraKind::Output { blocks } => (rank.extras[n as usize].links, blocks),
+                    ExtraKind::Output { blocks, .. } => (rank.extras[n as usize].links, blocks),
                     ExtraKind::Copy { pinned, .. } => {
                         assert!(!pinned);
                         (rank.extras[n as usize].links, 1)
@@ -143,6 +176,7 @@ impl KvIndex {
             elements += usize::from(matches!(place.target(), Target::Node(_)));
             (prev, place) = (place, links.next);
         }
+        self.check_answers(slot);
         assert_eq!((rank.tail, rank.queued), (prev, queued));
         let held = || self.ids().filter_map(|id| self.tree.node(id).holder(slot));
         assert_eq!(held().filter(|holder| holder.is_queued()).count(), elements);

@@ -31,6 +31,15 @@ struct Rank {
     bookings: u32,
     awaited: u64,
     evicted: Vec<Option<BlockKey>>,
+    /// Answers whose keys are not known, oldest first.
+    answers: Vec<Answer>,
+}
+
+/// Output blocks behind a whole prompt, first block first.
+#[derive(Debug)]
+struct Answer {
+    after: Prefix,
+    blocks: Vec<u64>,
 }
 
 impl Rank {
@@ -53,10 +62,34 @@ impl Rank {
             }
             Some(Content::Output) => {
                 self.evicted.push(None);
+                for answer in &mut self.answers {
+                    answer.blocks.retain(|other| *other != block);
+                }
                 true
             }
             _ => false,
         }
+    }
+
+    /// The newest answer behind `prefix`.
+    fn answer(&self, prefix: &[BlockKey]) -> Option<usize> {
+        let is_it = |answer: &Answer| answer.after == prefix && !answer.blocks.is_empty();
+        self.answers.iter().rposition(is_it)
+    }
+
+    /// Names the output block `block`. Returns whether it is the content that is found now:
+    /// what a running request holds stays that, and of two that are free the newer one is it.
+    fn name(&mut self, block: u64, prefix: Prefix) {
+        self.content.insert(block, Content::Output);
+        if let Some(older) = self.cached.get(&prefix) {
+            let older = older[0];
+            if self.pins.contains_key(&older) {
+                return;
+            }
+            self.content.insert(older, Content::Output);
+        }
+        self.content.insert(block, Content::Keyed(prefix.clone()));
+        self.cached.insert(prefix, vec![block]);
     }
 
     fn allocate(&mut self, evicted: &mut u32) -> u64 {
@@ -110,6 +143,7 @@ pub(crate) struct ModelBooking {
     extra: u32,
     awaited: u64,
     generated: u32,
+    counts_on_answer: bool,
     started: Option<Started>,
     keyed_blocks: Vec<u64>,
     anonymous: Vec<u64>,
@@ -122,6 +156,10 @@ impl ModelBooking {
 
     pub(crate) fn keys(&self) -> &[BlockKey] {
         &self.keys
+    }
+
+    pub(crate) fn count_on_answer(&mut self) {
+        self.counts_on_answer = true;
     }
 }
 
@@ -190,6 +228,15 @@ impl Model {
         (blocks > 0).then_some((blocks as u32, confirmed as u32))
     }
 
+    /// Blocks of an answer behind what is matched.
+    pub(crate) fn answer_blocks(&self, slot: Slot, keys: &[BlockKey]) -> u32 {
+        let Some((blocks, _)) = self.matched(slot, keys) else { return 0 };
+        let Some(rank) = &self.ranks[slot.index as usize] else { return 0 };
+        let (prefix, rest) = keys.split_at(blocks as usize);
+        let answer = rank.answer(prefix).map_or(0, |at| rank.answers[at].blocks.len());
+        answer.min(rest.len()) as u32
+    }
+
     /// Counts a prompt as resident at once.
     pub(crate) fn book(
         &mut self,
@@ -215,6 +262,7 @@ impl Model {
             extra: extra_blocks,
             awaited,
             generated: 0,
+            counts_on_answer: false,
             started: None,
             keyed_blocks: Vec::new(),
             anonymous: Vec::new(),
@@ -248,8 +296,24 @@ impl Model {
             rank.queue.retain(|queued| *queued != block);
             booking.keyed_blocks.push(block);
         }
+        let mut answer_blocks = 0;
+        if cached > 0
+            && cached < limit
+            && rank.holds(&keys[..cached])
+            && let Some(at) = rank.answer(&keys[..cached])
+        {
+            answer_blocks = rank.answers[at].blocks.len().min(limit - cached);
+            if booking.counts_on_answer {
+                for block in rank.answers.remove(at).blocks.drain(..answer_blocks) {
+                    rank.pins.insert(block, 1);
+                    rank.queue.retain(|queued| *queued != block);
+                    booking.keyed_blocks.push(block);
+                }
+            }
+        }
+        let found = booking.keyed_blocks.len();
         let mut evicted = 0;
-        for _ in cached..keys.len() {
+        for _ in found..keys.len() {
             booking.keyed_blocks.push(rank.allocate(&mut evicted));
         }
         for _ in 0..booking.extra {
@@ -261,7 +325,11 @@ impl Model {
             rank.content.insert(block, Content::Keyed(prefix.clone()));
             rank.cached.entry(prefix).or_default().push(block);
         }
-        let started = Started { cached_blocks: cached as u32, evicted_blocks: evicted };
+        let started = Started {
+            cached_blocks: found as u32,
+            answer_blocks: answer_blocks as u32,
+            evicted_blocks: evicted,
+        };
         booking.started = Some(started);
         started
     }
@@ -279,13 +347,33 @@ impl Model {
     }
 
     /// The request's end.
-    pub(crate) fn finish(&mut self, mut booking: ModelBooking, output_cached_blocks: u32) {
+    pub(crate) fn finish(
+        &mut self,
+        mut booking: ModelBooking,
+        output_cached_blocks: u32,
+        answer_keys: &[BlockKey],
+    ) {
         self.start(&mut booking);
         let Some(rank) = self.rank(booking.slot) else { return };
         rank.bookings -= 1;
         let outputs = (output_cached_blocks as usize).min(booking.anonymous.len());
         for block in &booking.anonymous[..outputs] {
             rank.content.insert(*block, Content::Output);
+        }
+        let known = answer_keys.len().min(outputs);
+        let mut prefix = booking.keys.clone();
+        let mut named = 0;
+        for (block, key) in booking.anonymous[..known].iter().zip(answer_keys) {
+            prefix.push(*key);
+            if rank.cached.get(&prefix).is_some_and(|copies| copies.len() > 1) {
+                break;
+            }
+            rank.name(*block, prefix.clone());
+            named += 1;
+        }
+        if named == known && !prefix.is_empty() {
+            let blocks = booking.anonymous[named..outputs].to_vec();
+            rank.answers.push(Answer { after: prefix, blocks });
         }
         for block in booking.keyed_blocks.iter().chain(&booking.anonymous).rev() {
             rank.release(*block);
@@ -296,7 +384,7 @@ impl Model {
     /// The booking never came to be.
     pub(crate) fn rollback(&mut self, booking: ModelBooking) {
         if booking.started.is_some() {
-            return self.finish(booking, 0);
+            return self.finish(booking, 0, &[]);
         }
         let Some(rank) = self.rank(booking.slot) else { return };
         rank.bookings -= 1;
@@ -323,6 +411,8 @@ impl Model {
             rank.queue.retain(|queued| queued != block);
             rank.queue.push_front(*block);
         }
+        let cached = &rank.cached;
+        rank.answers.retain(|answer| cached.contains_key(&answer.after));
         gone.len() as u32
     }
 

@@ -11,10 +11,10 @@ use crate::{Booking, KvIndex, Matches, RankStats, Slot, Started};
 /// One operation; numbers are taken modulo what there is to choose from.
 #[derive(Clone, Debug)]
 enum Op {
-    Book { rank: usize, path: Vec<u8>, extra: u32 },
+    Book { rank: usize, path: Vec<u8>, extra: u32, counts_on_answer: bool },
     Start(usize),
     Grow(usize, u32),
-    Finish(usize, u32),
+    Finish { at: usize, cached: u32, answer: Vec<u8> },
     Rollback(usize),
     Purge { rank: usize, path: Vec<u8>, keep: u32 },
     PurgeBooked(usize, u32),
@@ -40,7 +40,7 @@ struct Pair {
     model: Model,
     alphabet: Alphabet,
     ranks: Vec<(Slot, Slot)>,
-    bookings: Vec<(Booking, ModelBooking)>,
+    bookings: Vec<(Booking, ModelBooking, Vec<u8>)>,
     stale: Vec<Slot>,
     into: Matches,
 }
@@ -78,7 +78,7 @@ impl Pair {
     }
 
     fn start(&mut self, at: usize) {
-        let (booking, twin) = &mut self.bookings[at];
+        let (booking, twin, _) = &mut self.bookings[at];
         let alive = self.ranks.iter().any(|(slot, _)| *slot == booking.slot());
         let started = self.index.start(booking);
         let expected = self.model.start(twin);
@@ -93,28 +93,34 @@ impl Pair {
     fn apply(&mut self, op: &Op) {
         let pending = self.bookings.len();
         match op {
-            Op::Book { rank, path, extra } if !self.ranks.is_empty() => {
+            Op::Book { rank, path, extra, counts_on_answer } if !self.ranks.is_empty() => {
                 let (slot, twin) = self.ranks[rank % self.ranks.len()];
                 let prompt = self.keys(path);
-                let booking = self.index.book(slot, &prompt, *extra);
-                self.bookings.push((booking, self.model.book(twin, &prompt, *extra)));
+                let mut booking = self.index.book(slot, &prompt, *extra);
+                let mut twin = self.model.book(twin, &prompt, *extra);
+                if *counts_on_answer {
+                    booking.count_on_answer();
+                    twin.count_on_answer();
+                }
+                self.bookings.push((booking, twin, path.clone()));
                 if self.bookings.len() > MAX_BOOKINGS {
-                    self.apply(&Op::Finish(0, extra % 2));
+                    self.apply(&Op::Finish { at: 0, cached: extra % 2, answer: Vec::new() });
                 }
             }
             Op::Start(at) if pending > 0 => self.start(at % pending),
             Op::Grow(at, blocks) if pending > 0 => {
-                let (booking, twin) = &mut self.bookings[at % pending];
+                let (booking, twin, _) = &mut self.bookings[at % pending];
                 self.index.grow(booking, *blocks);
                 self.model.grow(twin, *blocks);
             }
-            Op::Finish(at, cached) if pending > 0 => {
-                let (booking, twin) = self.bookings.swap_remove(at % pending);
-                self.index.finish(booking, *cached);
-                self.model.finish(twin, *cached);
+            Op::Finish { at, cached, answer } if pending > 0 => {
+                let (booking, twin, path) = self.bookings.swap_remove(at % pending);
+                let whole = self.keys(&[&path[..], answer].concat());
+                self.index.finish_with_answer(booking, *cached, &whole[path.len()..]);
+                self.model.finish(twin, *cached, &whole[path.len()..]);
             }
             Op::Rollback(at) if pending > 0 => {
-                let (booking, twin) = self.bookings.swap_remove(at % pending);
+                let (booking, twin, _) = self.bookings.swap_remove(at % pending);
                 self.index.rollback(booking);
                 self.model.rollback(twin);
             }
@@ -125,7 +131,7 @@ impl Pair {
                 assert_eq!(purged, self.model.purge(twin, &prompt, *keep));
             }
             Op::PurgeBooked(at, keep) if pending > 0 => {
-                let (booking, twin) = &self.bookings[at % pending];
+                let (booking, twin, _) = &self.bookings[at % pending];
                 let purged = self.index.purge_booked(booking, *keep);
                 if self.index.live(booking.slot()).is_some() {
                     assert_eq!(purged, self.model.purge(twin.slot(), twin.keys(), *keep));
@@ -157,6 +163,8 @@ impl Pair {
         for (slot, twin) in &self.ranks {
             let found = self.into.get(*slot).map(|m| (m.blocks, m.confirmed_blocks));
             assert_eq!(found, self.model.matched(*twin, &prompt), "{slot:?} {prompt:?}");
+            let answer = self.model.answer_blocks(*twin, &prompt);
+            assert_eq!(self.into.answer_blocks(*slot), answer, "{slot:?} {prompt:?}");
             listed += usize::from(found.is_some());
         }
         assert_eq!(self.into.iter().len(), listed, "removed ranks are not listed");
@@ -194,7 +202,7 @@ impl Pair {
     /// Ends everything and takes all room away: nothing may remain.
     fn drain(&mut self) {
         while !self.bookings.is_empty() {
-            self.apply(&Op::Finish(0, 0));
+            self.apply(&Op::Finish { at: 0, cached: 0, answer: Vec::new() });
         }
         for at in 0..self.ranks.len() {
             self.apply(&Op::SetCapacity(at, 0));
@@ -220,10 +228,15 @@ fn random_op(rng: &mut SmallRng) -> Op {
             rank: at,
             path: random_path(rng),
             extra: if rng.random_bool(0.5) { 0 } else { rng.random_range(1..=3) },
+            counts_on_answer: rng.random_bool(0.5),
         },
         330..580 => Op::Start(at),
         580..660 => Op::Grow(at, rng.random_range(0..=4)),
-        660..900 => Op::Finish(at, rng.random_range(0..=3)),
+        660..900 => Op::Finish {
+            at,
+            cached: rng.random_range(0..=4),
+            answer: if rng.random_bool(0.5) { random_path(rng) } else { Vec::new() },
+        },
         900..950 => Op::Rollback(at),
         950..960 => Op::Purge { rank: at, path: random_path(rng), keep: rng.random_range(0..6) },
         960..970 => Op::PurgeBooked(at, rng.random_range(0..6)),
@@ -264,11 +277,13 @@ fn any_path() -> impl Strategy<Value = Vec<u8>> {
 
 fn any_op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        8 => (0..64_usize, any_path(), 0..3_u32)
-            .prop_map(|(rank, path, extra)| Op::Book { rank, path, extra }),
+        8 => (0..64_usize, any_path(), 0..3_u32, any::<bool>()).prop_map(
+            |(rank, path, extra, counts_on_answer)| Op::Book { rank, path, extra, counts_on_answer }
+        ),
         6 => (0..64_usize).prop_map(Op::Start),
         2 => (0..64_usize, 0..4_u32).prop_map(|(at, blocks)| Op::Grow(at, blocks)),
-        6 => (0..64_usize, 0..3_u32).prop_map(|(at, cached)| Op::Finish(at, cached)),
+        6 => (0..64_usize, 0..4_u32, any_path())
+            .prop_map(|(at, cached, answer)| Op::Finish { at, cached, answer }),
         2 => (0..64_usize).prop_map(Op::Rollback),
         1 => (0..64_usize, any_path(), 0..5_u32)
             .prop_map(|(rank, path, keep)| Op::Purge { rank, path, keep }),

@@ -127,7 +127,9 @@ impl Mirror {
     pub(super) fn release(&mut self, held: Held, output: Option<u32>) {
         if let (Self::FreeQueue { index, .. }, Held::Booked(booking)) = (self, held) {
             match output {
-                Some(blocks) => index.finish(booking, blocks),
+                Some(blocks) => {
+                    index.finish(booking, blocks);
+                }
                 None => index.rollback(booking),
             }
         }
