@@ -9,6 +9,7 @@
 //! - [`cluster`]: a gateway and its engines in virtual time
 //! - [`windowed`], [`partition`]: the published documents workload, and the best fixed places in it
 //! - [`outcome`]: what a run measured
+//! - [`index_load`]: recorded prompts for benches of an index
 //! - [`python_random`]: the generator that the published figures were drawn with
 //! - [`error`]: what can be wrong with a configuration or a request
 
@@ -16,6 +17,7 @@ pub mod cluster;
 pub mod engine;
 pub mod error;
 pub mod gateway;
+pub mod index_load;
 pub mod lru;
 pub mod outcome;
 pub mod partition;

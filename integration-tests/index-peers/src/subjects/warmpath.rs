@@ -1,0 +1,65 @@
+//! Our index: it evicts by itself.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use domain::BlockKey;
+use sim::index_load::{IndexLoad, block_key};
+use warmpath_index::{KvIndex, Matches, Slot};
+
+use super::{Request, Subject};
+use crate::clock::ThreadClock;
+
+pub struct Warmpath {
+    index: KvIndex,
+    slots: Vec<Slot>,
+    matches: Matches,
+    keys: Vec<Vec<BlockKey>>,
+    prepared: Vec<(usize, u32)>,
+}
+
+impl Warmpath {
+    pub fn new(load: &IndexLoad, workers: usize, capacity: usize) -> Self {
+        let mut index = KvIndex::new();
+        // Every prompt ends within a block: one block beside the cached ones.
+        let slots = (0..workers).map(|_| index.add_rank(capacity as u32 + 1)).collect();
+        let keys = (0..load.len()).map(|request| load.keys(request)).collect();
+        Self { index, slots, matches: Matches::default(), keys, prepared: Vec::new() }
+    }
+}
+
+impl Subject for Warmpath {
+    fn name(&self) -> &'static str {
+        "warmpath"
+    }
+
+    fn prepare(&mut self, requests: &[Request<'_>]) {
+        self.prepared = requests.iter().map(|r| (r.op.request, r.op.worker)).collect();
+    }
+
+    fn run(&mut self) -> Duration {
+        let clock = ThreadClock::own();
+        let begin = clock.now();
+        for (request, worker) in &self.prepared {
+            let keys = &self.keys[*request];
+            self.index.match_prefix(keys, &mut self.matches);
+            black_box(&self.matches);
+            let mut booking = self.index.book(self.slots[*worker as usize], keys, 1);
+            black_box(self.index.start(&mut booking));
+            self.index.finish(booking, 0);
+        }
+        let spent = clock.now() - begin;
+        self.prepared = Vec::new();
+        spent
+    }
+
+    fn holders(&mut self, prompt: &[u32]) -> Vec<(u32, u32)> {
+        let keys: Vec<BlockKey> = prompt.iter().map(|block| block_key(*block)).collect();
+        self.index.match_prefix(&keys, &mut self.matches);
+        let of = |(worker, slot): (usize, &Slot)| {
+            let blocks = self.matches.get(*slot).map_or(0, |matched| matched.blocks);
+            (blocks > 0).then_some((worker as u32, blocks))
+        };
+        self.slots.iter().enumerate().filter_map(of).collect()
+    }
+}
