@@ -99,7 +99,7 @@ impl KvIndex {
         }
         let rank = &mut self.ranks[slot as usize];
         rank.queued += blocks;
-        if after == NO_NODE && rank.grow_output_at_back(blocks) {
+        if after == NO_NODE && !rank.is_radix() && rank.grow_output_at_back(blocks) {
             return;
         }
         let number = rank.add_extra(ExtraKind::Output { blocks, after });
@@ -209,6 +209,7 @@ impl KvIndex {
         self.path.clear();
         let mut stored =
             StoredAnswer { tail: booking.tail(), new_blocks: 0, doubled_blocks: 0, cut: NO_NODE };
+        let mut doubled = NO_NODE;
         let mut rest = keys;
         while let Some(first) = rest.first() {
             let id = match self.tree.child(stored.tail, *first) {
@@ -229,11 +230,16 @@ impl KvIndex {
             rest = &rest[len..];
             if node.holder(slot).is_some_and(|holder| holder.len > 0) {
                 stored.doubled_blocks += len as u64;
+                doubled = id;
             } else {
                 stored.new_blocks += len as u64;
             }
             self.path.push(id);
             stored.tail = id;
+        }
+        let rank = &mut self.ranks[slot as usize];
+        for end in [doubled, stored.tail].into_iter().filter(|end| *end != NO_NODE) {
+            rank.mark_end(end);
         }
         stored
     }
@@ -251,7 +257,7 @@ impl KvIndex {
     }
 
     /// Puts the answer that was just stored into the free order, its end first. Of blocks that
-    /// the rank had before, the older copy stays where it stood.
+    /// the rank had before, the older copy stays where it stood; SGLang keeps one copy.
     pub(crate) fn queue_answer(&mut self, slot: u32, stored: &StoredAnswer) {
         while let Some(id) = self.path.pop() {
             let node = self.tree.node(id);
@@ -259,6 +265,13 @@ impl KvIndex {
             let held = node.holder(slot).copied();
             self.mergeable.push(id);
             match held.filter(|holder| holder.len > 0) {
+                Some(holder) if self.ranks[slot as usize].is_radix() => {
+                    self.ranks[slot as usize].anonymous -= u64::from(len);
+                    if holder.pins == 0 {
+                        self.unlink(slot, Place::node(id));
+                        self.push_back(slot, Place::node(id));
+                    }
+                }
                 Some(holder) if holder.pins > 0 => {
                     self.push_back_output(slot, u64::from(len), NO_NODE);
                 }

@@ -145,17 +145,15 @@ impl KvIndex {
         }
         let Some(slot) = self.live(booking.slot) else { return Started::default() };
         self.ranks[slot as usize].awaited -= booking.awaited;
-        let mut resident = self.take_path(slot, booking.tail);
+        let resident = self.take_path(slot, booking.tail);
         let ends_on_block = booking.extra == 0 && booking.blocks > 0;
-        let recompute = ends_on_block && resident == booking.blocks;
-        if recompute {
-            let len = self.tree.node(booking.tail).label.len();
-            if len > 1 {
-                self.split(booking.tail, len - 1);
-                self.take_path(slot, booking.tail);
-            }
-            resident -= 1;
+        let is_whole_hit = ends_on_block && resident == booking.blocks;
+        let found = resident - u32::from(is_whole_hit);
+        if is_whole_hit {
+            self.part_path(slot, booking.tail, found);
         }
+        let is_radix = self.ranks[slot as usize].is_radix();
+        let recompute = is_whole_hit && !is_radix;
         // The tail of a prompt that is recomputed stays as it is; it may even be evicted now.
         let touched = self.path.len() - usize::from(recompute);
         for at in 0..touched {
@@ -164,9 +162,12 @@ impl KvIndex {
         let room = (booking.blocks - resident).saturating_sub(u32::from(ends_on_block));
         let answer_blocks = self.find_answer(slot, room, booking.counts_on_answer);
         let taken = if booking.counts_on_answer { answer_blocks } else { 0 };
-        let cached_blocks = resident + taken;
-        let new_blocks = u64::from(booking.blocks - cached_blocks) + u64::from(booking.extra);
-        let evicted = self.allocate(slot, new_blocks);
+        if is_radix {
+            self.mark_prompt(slot, booking.tail, [resident, resident + taken]);
+        }
+        let cached_blocks = found + taken;
+        let computed = booking.blocks - resident - taken + u32::from(recompute);
+        let evicted = self.allocate(slot, u64::from(computed) + u64::from(booking.extra));
         self.ranks[slot as usize].anonymous += u64::from(booking.extra);
         let copy = self.store_path(slot, recompute);
         self.merge_pending();

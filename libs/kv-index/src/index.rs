@@ -5,7 +5,7 @@ use crate::node::NodeId;
 use crate::rank::Rank;
 use crate::sweep::Sweep;
 use crate::tree::Tree;
-use crate::types::{IndexStats, RankStats, Slot};
+use crate::types::{Eviction, IndexStats, RankStats, Slot};
 
 /// Which rank holds which prefix, with the engine's free queue mirrored for each rank. One
 /// index serves the ranks of one pool that use the same block unit.
@@ -19,6 +19,9 @@ pub struct KvIndex {
     pub(crate) sweep: Sweep,
     /// Output without keys, by the node it follows.
     pub(crate) answers: Answers,
+    /// Ranks whose engines' nodes need boundaries of their own; removed ones count until they
+    /// are swept.
+    pub(crate) radix_ranks: u32,
     /// Nodes that may have become mergeable with their parents.
     pub(crate) mergeable: Vec<NodeId>,
     /// Scratch of booking, start and end.
@@ -51,6 +54,7 @@ impl KvIndex {
             residencies: 0,
             sweep: Sweep::default(),
             answers: Answers::default(),
+            radix_ranks: 0,
             mergeable: Vec::new(),
             path: Vec::new(),
             #[cfg(test)]
@@ -58,11 +62,17 @@ impl KvIndex {
         }
     }
 
-    /// Adds an empty rank that has room for so many blocks. For an engine whose own block is
-    /// smaller than the index's, the caller converts.
+    /// Adds an empty rank that has room for so many blocks and evicts as vLLM does. For an engine
+    /// whose own block is smaller than the index's, the caller converts.
     pub fn add_rank(&mut self, capacity_blocks: u32) -> Slot {
+        self.add_rank_as(capacity_blocks, Eviction::FreeQueue)
+    }
+
+    /// Adds an empty rank of an engine that evicts in the given way.
+    pub fn add_rank_as(&mut self, capacity_blocks: u32, eviction: Eviction) -> Slot {
         self.sweep_some();
-        let rank = Rank::new(capacity_blocks);
+        self.radix_ranks += u32::from(eviction == Eviction::RadixLeaves);
+        let rank = Rank::new(capacity_blocks, eviction);
         let index = match self.vacant_slots.pop() {
             Some(index) => {
                 self.ranks[index as usize] = rank;

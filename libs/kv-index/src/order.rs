@@ -63,6 +63,9 @@ impl KvIndex {
 
     /// Pops up to `want` blocks off the front. Returns how many.
     pub(crate) fn evict(&mut self, slot: u32, want: u64) -> u64 {
+        if self.ranks[slot as usize].is_radix() {
+            return self.evict_leaves(slot, want);
+        }
         let mut left = want;
         while left > 0 {
             let popped = match self.ranks[slot as usize].head.target() {
@@ -76,7 +79,7 @@ impl KvIndex {
         want - left
     }
 
-    fn evict_holder(&mut self, slot: u32, id: NodeId, want: u64) -> u64 {
+    pub(crate) fn evict_holder(&mut self, slot: u32, id: NodeId, want: u64) -> u64 {
         if self.tree.node(id).copies > 0
             && let Some(number) = self.ranks[slot as usize].take_oldest_copy(id)
         {
@@ -126,7 +129,7 @@ impl KvIndex {
         self.forget_copy(id);
     }
 
-    fn evict_extra(&mut self, slot: u32, number: u32, want: u64) -> u64 {
+    pub(crate) fn evict_extra(&mut self, slot: u32, number: u32, want: u64) -> u64 {
         let rank = &mut self.ranks[slot as usize];
         match &mut rank.extras[number as usize].kind {
             ExtraKind::Output { blocks, .. } => {
@@ -169,8 +172,8 @@ impl KvIndex {
 
     /// Takes `blocks` blocks for a request, evicting what stands in the way.
     pub(crate) fn allocate(&mut self, slot: u32, blocks: u64) -> u64 {
-        let blank = self.ranks[slot as usize].blank();
-        let evicted = self.evict(slot, blocks.saturating_sub(blank));
+        let shortage = self.ranks[slot as usize].shortage(blocks);
+        let evicted = self.evict(slot, shortage);
         self.ranks[slot as usize].pinned += blocks;
         evicted
     }

@@ -159,6 +159,17 @@ impl KvIndex {
         }
         let len = self.tree.node(id).holder(slot).map_or(0, |holder| holder.len);
         self.forget_answers(slot, id);
+        if self.ranks[slot as usize].is_radix() && keep > 0 && keep < len {
+            let above = self.split(id, keep as usize);
+            let rank = &mut self.ranks[slot as usize];
+            rank.mark_end(above);
+            rank.unmark_end(id);
+            self.cut_holder(slot, id, 0);
+            return u64::from(len - keep);
+        }
+        if keep == 0 {
+            self.ranks[slot as usize].unmark_end(id);
+        }
         self.cut_holder(slot, id, keep);
         u64::from(len - keep)
     }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use crate::node::{Links, NO_NODE, NodeId, Place, Target};
+use crate::radix::NodeEnds;
+use crate::types::Eviction;
 
 /// Blocks in the free order, or pinned, that are not a node's holder.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,22 @@ pub(crate) enum ExtraKind {
 pub(crate) struct Extra {
     pub(crate) kind: ExtraKind,
     pub(crate) links: Links,
+}
+
+/// What only one kind of engine has.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    FreeQueue,
+    RadixLeaves(NodeEnds),
+}
+
+impl Kind {
+    pub(crate) fn of(eviction: Eviction) -> Self {
+        match eviction {
+            Eviction::FreeQueue => Kind::FreeQueue,
+            Eviction::RadixLeaves => Kind::RadixLeaves(NodeEnds::default()),
+        }
+    }
 }
 
 /// One rank. Every physical block is pinned, queued or holds nothing.
@@ -47,10 +65,11 @@ pub(crate) struct Rank {
     /// takes the oldest copy, which is always the node's holder.
     copies: HashMap<NodeId, Vec<u32>>,
     next_serial: u64,
+    pub(crate) kind: Kind,
 }
 
 impl Rank {
-    pub(crate) fn new(capacity: u32) -> Self {
+    pub(crate) fn new(capacity: u32, eviction: Eviction) -> Self {
         Rank {
             capacity: u64::from(capacity),
             pinned: 0,
@@ -65,12 +84,19 @@ impl Rank {
             vacant_extras: Vec::new(),
             copies: HashMap::new(),
             next_serial: 0,
+            kind: Kind::of(eviction),
         }
     }
 
     /// Blocks that hold nothing.
     pub(crate) fn blank(&self) -> u64 {
         self.capacity.saturating_sub(self.pinned + self.queued)
+    }
+
+    /// Blocks to evict before so many can be allocated.
+    pub(crate) fn shortage(&self, blocks: u64) -> u64 {
+        let missing = blocks.saturating_sub(self.blank());
+        if missing > 0 && self.is_radix() { blocks } else { missing }
     }
 
     /// Cached blocks that stand above the capacity.

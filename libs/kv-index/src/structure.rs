@@ -35,7 +35,7 @@ impl KvIndex {
             return false;
         }
         let parent = node.parent;
-        if self.answers.follow(parent) {
+        if self.answers.follow(parent) || self.is_node_end(parent, self.tree.node(parent)) {
             return false;
         }
         if !boundary_is_idle(parent, self.tree.node(parent), node) {

@@ -3,6 +3,7 @@
 use crate::index::KvIndex;
 use crate::node::NodeId;
 use crate::rank::Rank;
+use crate::types::Eviction;
 
 /// Nodes plus holders that one call looks at, at most (the last node may exceed it): some
 /// tens of microseconds.
@@ -56,7 +57,8 @@ impl KvIndex {
         }
         if self.sweep.cursor >= self.tree.end() {
             for slot in std::mem::take(&mut self.sweep.batch) {
-                self.ranks[slot as usize] = Rank::new(0);
+                self.radix_ranks -= u32::from(self.ranks[slot as usize].is_radix());
+                self.ranks[slot as usize] = Rank::new(0, Eviction::FreeQueue);
                 self.vacant_slots.push(slot);
             }
         }

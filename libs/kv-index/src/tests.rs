@@ -3,6 +3,7 @@
 mod behaviour;
 mod invariants;
 mod model;
+mod radix;
 mod random;
 mod replay;
 

@@ -8,6 +8,16 @@ pub struct Slot {
     pub(crate) generation: u32,
 }
 
+/// How a rank's engine keeps and evicts what it has computed.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug, Default)]
+pub enum Eviction {
+    /// vLLM: blocks in one free queue, least recently freed first, prompts from their tails.
+    #[default]
+    FreeQueue,
+    /// SGLang: a radix tree of which whole leaves go, least recently used first.
+    RadixLeaves,
+}
+
 /// How much of a prompt one rank holds.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Matched {
