@@ -4,7 +4,7 @@ use domain::BlockKey;
 
 use crate::index::{KvIndex, count};
 use crate::node::{NO_NODE, NodeId, Place, common_prefix};
-use crate::rank::ExtraKind;
+use crate::rank::{ExtraKind, Rank};
 use crate::types::{Slot, Started};
 
 /// A prompt that was sent to a rank. It holds what it will release, so it cannot be copied,
@@ -23,6 +23,8 @@ pub struct Booking {
     awaited: u64,
     generated: u32,
     counts_on_answer: bool,
+    /// Its number among the requests of a rank with slots.
+    job: u64,
     phase: Phase,
 }
 
@@ -63,12 +65,8 @@ impl Booking {
         self.counts_on_answer = true;
     }
 
-    /// What its start did, once that was reported.
-    pub fn started(&self) -> Option<Started> {
-        match self.phase {
-            Phase::Booked => None,
-            Phase::Started { result, .. } => Some(result),
-        }
+    pub(crate) fn job(&self) -> u64 {
+        self.job
     }
 
     /// Whether the start of its prefill was reported.
@@ -86,8 +84,13 @@ impl KvIndex {
         self.sweep_some();
         let mut tail = NO_NODE;
         let mut awaited = u64::from(extra_blocks);
+        let mut job = 0;
         if let Some(index) = self.live(slot) {
             let mut rest = keys;
+            if let Some(slots) = self.ranks[index as usize].slots_mut() {
+                job = slots.book(keys, extra_blocks);
+                rest = &[];
+            }
             while !rest.is_empty() {
                 let edge = self.book_edge(index, tail, rest);
                 tail = edge.node;
@@ -106,6 +109,7 @@ impl KvIndex {
             awaited,
             generated: 0,
             counts_on_answer: false,
+            job,
             phase: Phase::Booked,
         }
     }
@@ -135,6 +139,17 @@ impl KvIndex {
         BookedEdge { node, taken: common, new_blocks }
     }
 
+    /// What the start of its prefill did. `None` before it was reported, and while the request
+    /// waits for one of its engine's slots.
+    pub fn started(&self, booking: &Booking) -> Option<Started> {
+        let Phase::Started { result, .. } = booking.phase else { return None };
+        let rank = self.live(booking.slot).map(|index| &self.ranks[index as usize]);
+        match rank.and_then(Rank::slots) {
+            Some(slots) => slots.started(booking.job),
+            None => Some(result),
+        }
+    }
+
     /// The predicted start of the prefill. The leading blocks that the rank has are pinned;
     /// the others are allocated, evicting what was freed least recently, and become resident.
     /// A second call changes nothing and returns the first result.
@@ -144,7 +159,13 @@ impl KvIndex {
             return result;
         }
         let Some(slot) = self.live(booking.slot) else { return Started::default() };
-        self.ranks[slot as usize].awaited -= booking.awaited;
+        let rank = &mut self.ranks[slot as usize];
+        rank.awaited -= booking.awaited;
+        if let Some(slots) = rank.slots_mut() {
+            let result = slots.start(booking.job, booking.counts_on_answer).unwrap_or_default();
+            booking.phase = Phase::Started { result, copy: None };
+            return result;
+        }
         let resident = self.take_path(slot, booking.tail);
         let ends_on_block = booking.extra == 0 && booking.blocks > 0;
         let is_whole_hit = ends_on_block && resident == booking.blocks;
@@ -244,6 +265,9 @@ impl KvIndex {
             return;
         }
         booking.generated = generated_blocks;
+        if let Some(slots) = self.ranks[slot as usize].slots_mut() {
+            return slots.grow(booking.job, generated_blocks);
+        }
         self.allocate(slot, u64::from(new_blocks));
         self.ranks[slot as usize].anonymous += u64::from(new_blocks);
         self.merge_pending();
@@ -269,6 +293,10 @@ impl KvIndex {
     ) -> Started {
         let started = self.start(&mut booking);
         let Some(slot) = self.live(booking.slot) else { return started };
+        let rank = &mut self.ranks[slot as usize];
+        if let Some(slots) = rank.slots_mut() {
+            return slots.finish(booking.job, output_cached_blocks, answer_keys);
+        }
         let keyless = u64::from(booking.extra) + u64::from(booking.generated);
         let cached = u64::from(output_cached_blocks).min(keyless);
         let rank = &mut self.ranks[slot as usize];
@@ -334,6 +362,9 @@ impl KvIndex {
         let rank = &mut self.ranks[slot as usize];
         rank.bookings -= 1;
         rank.awaited -= booking.awaited;
+        if let Some(slots) = rank.slots_mut() {
+            return slots.rollback(booking.job);
+        }
         self.take_path(slot, booking.tail);
         if booking.tail != NO_NODE {
             self.mergeable.extend(self.tree.only_child(booking.tail));

@@ -22,6 +22,8 @@ pub struct KvIndex {
     /// Ranks whose engines' nodes need boundaries of their own; removed ones count until they
     /// are swept.
     pub(crate) radix_ranks: u32,
+    /// Ranks with slots: what they hold is not in the tree.
+    pub(crate) slot_ranks: Vec<u32>,
     /// Nodes that may have become mergeable with their parents.
     pub(crate) mergeable: Vec<NodeId>,
     /// Scratch of booking, start and end.
@@ -55,6 +57,7 @@ impl KvIndex {
             sweep: Sweep::default(),
             answers: Answers::default(),
             radix_ranks: 0,
+            slot_ranks: Vec::new(),
             mergeable: Vec::new(),
             path: Vec::new(),
             #[cfg(test)]
@@ -86,6 +89,9 @@ impl KvIndex {
                 (self.ranks.len() - 1) as u32
             }
         };
+        if matches!(eviction, Eviction::Slots(_)) {
+            self.slot_ranks.push(index);
+        }
         self.slot(index)
     }
 
@@ -97,6 +103,7 @@ impl KvIndex {
         let generation = &mut self.generations[index as usize];
         *generation = generation.wrapping_add(1);
         self.residencies -= self.ranks[index as usize].resident as usize;
+        self.slot_ranks.retain(|other| *other != index);
         self.sweep.add(index);
     }
 
@@ -104,6 +111,9 @@ impl KvIndex {
     pub fn set_capacity(&mut self, slot: Slot, blocks: u32) {
         self.sweep_some();
         let Some(index) = self.live(slot) else { return };
+        if let Some(slots) = self.ranks[index as usize].slots_mut() {
+            return slots.set_capacity(u64::from(blocks));
+        }
         self.ranks[index as usize].capacity = u64::from(blocks);
         self.settle(index);
         self.merge_pending();
@@ -114,6 +124,9 @@ impl KvIndex {
     pub fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
         let Some(index) = self.live(slot) else { return 0 };
         let rank = &self.ranks[index as usize];
+        if let Some(slots) = rank.slots() {
+            return count(slots.evicted_by(u64::from(new_blocks)));
+        }
         let evicted = |blocks: u64| blocks.saturating_sub(rank.blank()).min(rank.queued);
         count(evicted(rank.awaited + u64::from(new_blocks)) - evicted(rank.awaited))
     }
@@ -121,6 +134,17 @@ impl KvIndex {
     /// The state of one rank; `None` once it is removed.
     pub fn rank_stats(&self, slot: Slot) -> Option<RankStats> {
         let rank = &self.ranks[self.live(slot)? as usize];
+        if let Some(slots) = rank.slots() {
+            let stats = slots.stats();
+            return Some(RankStats {
+                capacity: count(stats.capacity),
+                pinned_blocks: count(stats.pinned),
+                resident_keyed_blocks: count(stats.keyed),
+                anonymous_blocks: count(stats.anonymous),
+                free_blocks: count(stats.free),
+                bookings: stats.bookings,
+            });
+        }
         Some(RankStats {
             capacity: count(rank.capacity),
             pinned_blocks: count(rank.pinned),

@@ -72,6 +72,7 @@ mod order;
 mod purge;
 mod radix;
 mod rank;
+mod slots;
 mod structure;
 mod sweep;
 #[cfg(test)]

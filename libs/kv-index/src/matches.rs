@@ -50,6 +50,23 @@ impl Matches {
         self.answers.clear();
     }
 
+    /// Adds the ranks whose slots keep a beginning of the prompt.
+    fn add_slots(&mut self, index: &KvIndex, keys: &[BlockKey]) {
+        for rank in &index.slot_ranks {
+            let found = index.ranks[*rank as usize].slots().map(|slots| slots.matched(keys));
+            let Some((blocks, answer)) = found.filter(|(blocks, _)| *blocks > 0) else { continue };
+            let matched = Matched { slot: index.slot(*rank), blocks, confirmed_blocks: blocks };
+            if let Err(at) = self.found.binary_search_by_key(rank, |m| m.slot.index) {
+                self.found.insert(at, matched);
+            }
+            if answer > 0
+                && let Err(at) = self.answers.binary_search_by_key(rank, |(slot, _)| *slot)
+            {
+                self.answers.insert(at, (*rank, answer));
+            }
+        }
+    }
+
     /// Finds the answers that begin where a rank's match ends, in a prompt of `blocks` blocks.
     fn add_answers(&mut self, index: &KvIndex, blocks: u32) {
         for (node, depth) in std::mem::take(&mut self.ends) {
@@ -137,6 +154,9 @@ impl KvIndex {
         }
         if !into.ends.is_empty() {
             into.add_answers(self, keys.len() as u32);
+        }
+        if !self.slot_ranks.is_empty() {
+            into.add_slots(self, keys);
         }
     }
 }

@@ -32,6 +32,9 @@ impl KvIndex {
     pub fn purge(&mut self, slot: Slot, keys: &[BlockKey], keep_blocks: u32) -> u32 {
         self.sweep_some();
         let Some(index) = self.live(slot) else { return 0 };
+        if let Some(slots) = self.ranks[index as usize].slots_mut() {
+            return count(slots.purge(keys, keep_blocks));
+        }
         let mut parent = NO_NODE;
         let mut depth = 0;
         while let Some(node) = keys.get(depth).and_then(|first| self.tree.child(parent, *first)) {
@@ -54,6 +57,9 @@ impl KvIndex {
     pub fn purge_booked(&mut self, booking: &Booking, keep_blocks: u32) -> u32 {
         self.sweep_some();
         let Some(index) = self.live(booking.slot()) else { return 0 };
+        if let Some(slots) = self.ranks[index as usize].slots_mut() {
+            return count(slots.purge_booked(booking.job(), keep_blocks));
+        }
         self.take_path(index, booking.tail());
         let mut keep = keep_blocks as usize;
         for at in 0..self.path.len() {
@@ -71,6 +77,9 @@ impl KvIndex {
     pub fn purge_rank(&mut self, slot: Slot) -> u32 {
         self.sweep_some();
         let Some(index) = self.live(slot) else { return 0 };
+        if let Some(slots) = self.ranks[index as usize].slots_mut() {
+            return count(slots.clear());
+        }
         let queued = self.ranks[index as usize].queued;
         let purged = self.evict(index, queued);
         self.merge_pending();

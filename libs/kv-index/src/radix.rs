@@ -30,7 +30,7 @@ impl Rank {
     pub(crate) fn ends_at(&self, id: NodeId) -> bool {
         match &self.kind {
             Kind::RadixLeaves(ends) => ends.contains(&id),
-            Kind::FreeQueue => false,
+            Kind::FreeQueue | Kind::Slots(_) => false,
         }
     }
 

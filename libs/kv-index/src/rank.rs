@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::node::{Links, NO_NODE, NodeId, Place, Target};
 use crate::radix::NodeEnds;
+use crate::slots::Slots;
 use crate::types::Eviction;
 
 /// Blocks in the free order, or pinned, that are not a node's holder.
@@ -28,13 +29,15 @@ pub(crate) struct Extra {
 pub(crate) enum Kind {
     FreeQueue,
     RadixLeaves(NodeEnds),
+    Slots(Box<Slots>),
 }
 
 impl Kind {
-    pub(crate) fn of(eviction: Eviction) -> Self {
+    pub(crate) fn of(eviction: Eviction, capacity: u32) -> Self {
         match eviction {
             Eviction::FreeQueue => Kind::FreeQueue,
             Eviction::RadixLeaves => Kind::RadixLeaves(NodeEnds::default()),
+            Eviction::Slots(count) => Kind::Slots(Box::new(Slots::new(count, u64::from(capacity)))),
         }
     }
 }
@@ -84,7 +87,22 @@ impl Rank {
             vacant_extras: Vec::new(),
             copies: HashMap::new(),
             next_serial: 0,
-            kind: Kind::of(eviction),
+            kind: Kind::of(eviction, capacity),
+        }
+    }
+
+    /// The slots of a rank that has them.
+    pub(crate) fn slots(&self) -> Option<&Slots> {
+        match &self.kind {
+            Kind::Slots(slots) => Some(slots),
+            Kind::FreeQueue | Kind::RadixLeaves(_) => None,
+        }
+    }
+
+    pub(crate) fn slots_mut(&mut self) -> Option<&mut Slots> {
+        match &mut self.kind {
+            Kind::Slots(slots) => Some(slots),
+            Kind::FreeQueue | Kind::RadixLeaves(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@ mod model;
 mod radix;
 mod random;
 mod replay;
+mod slots;
 
 use domain::BlockKey;
 

@@ -16,6 +16,9 @@ pub enum Eviction {
     FreeQueue,
     /// SGLang: a radix tree of which whole leaves go, least recently used first.
     RadixLeaves,
+    /// llama.cpp: so many slots of one sequence each, and saved sequences. The capacity is what
+    /// both may hold together; no less than what the slots hold.
+    Slots(u32),
 }
 
 /// How much of a prompt one rank holds.
@@ -65,7 +68,7 @@ pub struct IndexStats {
     /// Nodes of the tree.
     pub nodes: usize,
     /// Distinct prefixes of whole blocks that are resident or booked on at least one rank.
-    /// Content of a removed rank counts until it is swept.
+    /// Content of a removed rank counts until it is swept, that of slots does not.
     pub distinct_blocks: usize,
     /// Sum over the ranks of their distinct resident blocks.
     pub residencies: usize,
