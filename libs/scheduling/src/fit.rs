@@ -1,18 +1,27 @@
-//! How long a rank's prefill takes, learned while it works.
+//! How long a rank takes to the first token, learned while it works.
 //!
 //! ```text
-//! prefill(u, c) = α + β·u + γ·u·(c + u/2)      u uncached tokens, c cached tokens before them
+//! first token     = λ + prefill + decode(s, n)
+//! prefill(u, c)   = α + β·u + γ·u·(c + u/2)    u uncached tokens, c cached tokens before them
+//! decode(s, n)    = s·(a + b·n)                s steps, each with n > 0 requests that decode
 //! ```
 //!
-//! α is what every prompt costs, β the part of a token that grows with the model (projections,
-//! feed-forward), γ the attention of each new token over all tokens before it: `u·c` pairs with
-//! the cached ones and about `u²/2` among themselves.
+//! λ is a latency that every request has and that occupies nothing (HTTP, tokenising, hand-over
+//! between processes): requests on their way at once have it at once. α is what a step costs that
+//! prefills, β the part of a token that grows with the model (projections, feed-forward), γ the
+//! attention of each new token over all tokens before it: `u·c` pairs with the cached ones and
+//! about `u²/2` among themselves. Engines decode running requests in the very steps that prefill,
+//! which makes these longer by a step's decoding, `a + b·n`; and a request that comes to an engine
+//! that only decodes waits for the end of the step under way, half of one on average.
+//!
+//! What tells these apart: a lone request has λ and α once each, a stretch of several prefills has
+//! λ at most once; `a` and `b` are there only while others run.
 //!
 //! The fit is recursive least squares on *relative* errors, so that a prompt of 50 tokens and
 //! one of 50,000 count the same. It is meant to be useful after one sample and safe after a
 //! million:
 //!
-//! - The prior's uncertainty is mostly common to all three coefficients ("this engine is k times
+//! - The prior's uncertainty is mostly common to all coefficients ("this engine is k times
 //!   slower than thought"), so the first sample already scales the whole curve.
 //! - Old samples are forgotten only in the direction that a new sample speaks about: hours of
 //!   short prompts do not wash out what is known of long ones, and repeating one prompt does not
@@ -28,7 +37,7 @@ mod linear;
 #[cfg(test)]
 mod tests;
 
-use linear::{Matrix, Vector, dot, nearest_non_negative};
+use linear::{COUNT, Matrix, Vector, dot, nearest_non_negative};
 
 /// Weight that an old sample keeps when a new one says something about the same direction:
 /// a memory of 1 / (1 − 0.99) = 100 samples.
@@ -78,26 +87,57 @@ const MAX_SAMPLE_SECONDS: f64 = 3_600.0;
 /// so that one which is zero now can still grow.
 const SCALE_FLOOR: f64 = 0.1;
 
-/// The three coefficients of a prefill's time. All are finite and ≥ 0 in a fit.
+/// Tokens that an engine may take into one step: vLLM's default `max_num_batched_tokens` for
+/// online serving on large GPUs.
+pub const STEP_TOKENS: u32 = 8_192;
+
+/// What a request that comes to an engine that only decodes sees of the step under way.
+pub(crate) const HALF_STEP: f64 = 0.5;
+
+/// The coefficients of a first token's time. All are finite and ≥ 0 in a fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coefficients {
-    /// α: seconds that every prefill costs.
+    /// λ: seconds that every request takes beside all others.
+    pub latency_seconds: f64,
+    /// α: seconds that every step with a prefill costs.
     pub fixed_seconds: f64,
     /// β: seconds per uncached token.
     pub per_token_seconds: f64,
     /// γ: seconds per pair of an uncached token and a token before it.
     pub per_pair_seconds: f64,
+    /// a: seconds by which a step is longer in which any request decodes.
+    pub decode_step_seconds: f64,
+    /// b: further seconds for each request that decodes in it.
+    pub decode_running_seconds: f64,
 }
 
 impl Coefficients {
     /// The prior for a rank of which nothing is known: 20,000 tokens per second, which a model of
-    /// about 8 billion weights reaches on one data-centre GPU; 5 ms for scheduling and one step;
-    /// and attention that costs as much as the rest at 100,000 tokens of new prompt. An
-    /// engine ten times slower or faster is learned within a few samples.
-    pub const DEFAULT: Coefficients =
-        Coefficients { fixed_seconds: 5e-3, per_token_seconds: 5e-5, per_pair_seconds: 1e-9 };
+    /// about 8 billion weights reaches on one data-centre GPU; 3 ms each for the way in and for a
+    /// step; attention that costs as much as the rest at 100,000 tokens of new prompt; and decode
+    /// steps of 5 ms and a little for each request. An engine ten times slower or faster is
+    /// learned within a few samples.
+    pub const DEFAULT: Coefficients = Coefficients {
+        latency_seconds: 8e-3,
+        fixed_seconds: 2e-3,
+        per_token_seconds: 5e-5,
+        per_pair_seconds: 1e-9,
+        decode_step_seconds: 3e-3,
+        decode_running_seconds: 1e-4,
+    };
 
-    /// Seconds to prefill `uncached` tokens after `cached` ones.
+    /// Nothing takes any time.
+    pub const ZERO: Coefficients = Coefficients {
+        latency_seconds: 0.0,
+        fixed_seconds: 0.0,
+        per_token_seconds: 0.0,
+        per_pair_seconds: 0.0,
+        decode_step_seconds: 0.0,
+        decode_running_seconds: 0.0,
+    };
+
+    /// Seconds to prefill `uncached` tokens after `cached` ones on an engine that does nothing
+    /// else.
     pub fn predict_seconds(&self, uncached: u32, cached: u32) -> f64 {
         self.fixed_seconds + self.token_seconds(uncached, cached)
     }
@@ -105,8 +145,28 @@ impl Coefficients {
     /// The part of [`Self::predict_seconds`] that comes from tokens: what these tokens add to a
     /// prefill that happens anyway.
     pub fn token_seconds(&self, uncached: u32, cached: u32) -> f64 {
-        let [_, tokens, pairs] = regressors(uncached, cached);
-        self.per_token_seconds * tokens + self.per_pair_seconds * pairs
+        let tokens = f64::from(uncached);
+        self.per_token_seconds * tokens + self.per_pair_seconds * pairs(uncached, cached)
+    }
+
+    /// Seconds that the prefill takes while `running` requests decode; `waits` if it comes in the
+    /// middle of a step that only decodes.
+    pub fn prefill_seconds(&self, uncached: u32, cached: u32, running: u32, waits: bool) -> f64 {
+        let steps = 1.0 + f64::from(uncached / STEP_TOKENS) + if waits { HALF_STEP } else { 0.0 };
+        self.predict_seconds(uncached, cached) + self.decode_seconds(steps, running)
+    }
+
+    /// By how much `steps` steps are longer because `running` requests decode in them.
+    pub fn decode_seconds(&self, steps: f64, running: u32) -> f64 {
+        if running == 0 {
+            return 0.0;
+        }
+        steps * (self.decode_step_seconds + self.decode_running_seconds * f64::from(running))
+    }
+
+    /// Seconds that a time which depends on them linearly would take.
+    pub fn seconds(&self, shape: &Shape) -> f64 {
+        dot(&self.to_vector(), &shape.to_vector())
     }
 
     /// The median of each coefficient: where the fit of a rank without samples begins, among
@@ -118,9 +178,12 @@ impl Coefficients {
             values.get(values.len() / 2).copied()
         };
         Some(Coefficients {
+            latency_seconds: median(|c| c.latency_seconds)?,
             fixed_seconds: median(|c| c.fixed_seconds)?,
             per_token_seconds: median(|c| c.per_token_seconds)?,
             per_pair_seconds: median(|c| c.per_pair_seconds)?,
+            decode_step_seconds: median(|c| c.decode_step_seconds)?,
+            decode_running_seconds: median(|c| c.decode_running_seconds)?,
         })
     }
 
@@ -137,11 +200,75 @@ impl Coefficients {
     }
 
     const fn to_vector(self) -> Vector {
-        [self.fixed_seconds, self.per_token_seconds, self.per_pair_seconds]
+        [
+            self.latency_seconds,
+            self.fixed_seconds,
+            self.per_token_seconds,
+            self.per_pair_seconds,
+            self.decode_step_seconds,
+            self.decode_running_seconds,
+        ]
     }
 
-    const fn from_vector([fixed_seconds, per_token_seconds, per_pair_seconds]: Vector) -> Self {
-        Self { fixed_seconds, per_token_seconds, per_pair_seconds }
+    const fn from_vector(values: Vector) -> Self {
+        let [latency, fixed, token, pair, decode_step, decode_running] = values;
+        Self {
+            latency_seconds: latency,
+            fixed_seconds: fixed,
+            per_token_seconds: token,
+            per_pair_seconds: pair,
+            decode_step_seconds: decode_step,
+            decode_running_seconds: decode_running,
+        }
+    }
+}
+
+/// What a measured time was spent on: how often each coefficient is in it. For the mean of
+/// several prefills these are means, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shape {
+    /// Latencies of a request on its way.
+    pub latencies: f64,
+    /// Steps that ended with a first token.
+    pub steps: f64,
+    /// Uncached tokens.
+    pub tokens: f64,
+    /// Pairs of an uncached token and a token before it.
+    pub pairs: f64,
+    /// Steps in which others were decoding.
+    pub decode_steps: f64,
+    /// Σ over these of the requests that decoded.
+    pub decode_running: f64,
+}
+
+impl Shape {
+    /// A prefill on an engine that does nothing else, without the way there.
+    pub fn prefill(uncached: u32, cached: u32) -> Self {
+        let tokens = f64::from(uncached);
+        Self { steps: 1.0, tokens, pairs: pairs(uncached, cached), ..Self::default() }
+    }
+
+    /// Every count taken `factor` times.
+    pub fn times(&self, factor: f64) -> Self {
+        Self {
+            latencies: self.latencies * factor,
+            steps: self.steps * factor,
+            tokens: self.tokens * factor,
+            pairs: self.pairs * factor,
+            decode_steps: self.decode_steps * factor,
+            decode_running: self.decode_running * factor,
+        }
+    }
+
+    const fn to_vector(self) -> Vector {
+        [
+            self.latencies,
+            self.steps,
+            self.tokens,
+            self.pairs,
+            self.decode_steps,
+            self.decode_running,
+        ]
     }
 }
 
@@ -183,12 +310,12 @@ impl PrefillFit {
     pub fn new(prior: Coefficients) -> Self {
         let start = prior.sensible();
         let default = Coefficients::DEFAULT.to_vector();
-        let speed = (0..3).map(|i| start[i] / default[i]).fold(0.0, f64::max);
+        let speed = (0..COUNT).map(|i| start[i] / default[i]).fold(0.0, f64::max);
         // All zero is a prior, if a strange one: its scale is the default's.
         let speed = if speed > 0.0 { speed } else { 1.0 };
         let mut scale = start;
-        let mut weights = [1.0; 3];
-        for i in 0..3 {
+        let mut weights = [1.0; COUNT];
+        for i in 0..COUNT {
             scale[i] = start[i].max(SCALE_FLOOR * speed * default[i]);
             weights[i] = start[i] / scale[i];
         }
@@ -226,14 +353,19 @@ impl PrefillFit {
         self.samples
     }
 
-    /// Learns from one prefill that took `seconds`, network excluded. Times that are not finite,
-    /// not above zero or longer than an hour are ignored.
-    pub fn observe(&mut self, uncached: u32, cached: u32, seconds: f64) {
+    /// Learns from a time of `seconds`, network excluded, that was spent on `shape`. Times that
+    /// are not finite, not above zero or longer than an hour are ignored, and so is a time that
+    /// was spent on nothing.
+    pub fn observe(&mut self, shape: &Shape, seconds: f64) {
         if !(seconds > 0.0 && seconds <= MAX_SAMPLE_SECONDS) {
             return;
         }
+        let regressors = shape.to_vector();
+        if !regressors.iter().all(|r| (0.0..f64::MAX).contains(r)) || regressors == [0.0; COUNT] {
+            return;
+        }
         self.samples += 1;
-        let predicted = self.predict_seconds(uncached, cached);
+        let predicted = self.coefficients.seconds(shape);
         self.watch_for_change(predicted, seconds);
 
         // Errors are relative to the prediction, and clipped by it.
@@ -245,9 +377,8 @@ impl PrefillFit {
         // What a sample weighs follows the prediction too; one that was far off, as the first
         // ones are, would make its own samples count for far too much or too little.
         let normaliser = (seconds / 2.0).clamp(base, base * 3.0);
-        let regressors = regressors(uncached, cached);
-        let mut direction = [0.0; 3];
-        for i in 0..3 {
+        let mut direction = [0.0; COUNT];
+        for i in 0..COUNT {
             direction[i] = self.scale[i] * regressors[i] / (normaliser * NOISE);
         }
         self.update(&direction, residual / (normaliser * NOISE));
@@ -265,7 +396,7 @@ impl PrefillFit {
         self.information = self.information.plus(1.0, &Matrix::outer(direction));
 
         let metric = self.information.plus(INFORMATION_FLOOR, &prior_information());
-        let Some(step) = metric.solve([true; 3], direction) else {
+        let Some(step) = metric.solve([true; COUNT], direction) else {
             // Only rounding can get here; the estimate stands, its certainty starts over.
             self.information = prior_information();
             return;
@@ -295,15 +426,21 @@ impl PrefillFit {
     }
 }
 
-/// What the coefficients are multiplied with.
-fn regressors(uncached: u32, cached: u32) -> Vector {
+/// Pairs of an uncached token and a token before it.
+fn pairs(uncached: u32, cached: u32) -> f64 {
     let tokens = f64::from(uncached);
-    [1.0, tokens, tokens * (f64::from(cached) + tokens / 2.0)]
+    tokens * (f64::from(cached) + tokens / 2.0)
 }
 
 /// Inverse of the prior's covariance `OWN·I + COMMON·J` (J all ones), by Sherman and Morrison.
 const fn prior_information() -> Matrix {
-    let shared = COMMON_VARIANCE / (OWN_VARIANCE + 3.0 * COMMON_VARIANCE);
+    let shared = COMMON_VARIANCE / (OWN_VARIANCE + COUNT as f64 * COMMON_VARIANCE);
     let (same, other) = ((1.0 - shared) / OWN_VARIANCE, -shared / OWN_VARIANCE);
-    Matrix([[same, other, other], [other, same, other], [other, other, same]])
+    let mut cells = [[other; COUNT]; COUNT];
+    let mut i = 0;
+    while i < COUNT {
+        cells[i][i] = same;
+        i += 1;
+    }
+    Matrix(cells)
 }

@@ -5,6 +5,10 @@
 //! answer that does not stream, at its predicted time. What has not finished, less the time
 //! already spent on it, is the queue delay of the next request: seconds of work, never counts.
 //!
+//! **Latency.** A request reaches the engine's queue a latency after it was sent, and requests on
+//! their way at once have that latency at once. So the queue is counted in the engine's time: a
+//! prefill begins when the one before it is done, or when it arrives, if that is later.
+//!
 //! **Batches.** Engines prefill several short prompts in one step, and their first tokens come
 //! together. So the time since the last finish counts as work on every prompt that can share the
 //! step ([`STEP_TOKENS`]), but on no more than that: one prefill that takes far longer than
@@ -12,11 +16,16 @@
 //!
 //! **Samples.** For the same reason single gaps between first tokens say little. The book
 //! measures *spans*: from a dispatch into an idle rank, or from a seen first token, up to the
-//! first token that leaves the queue empty or completes [`SPAN_TOKENS`] or [`SPAN_PREFILLS`]. All prefills that
-//! finished in between share the time, and as the model is linear in its coefficients, their
-//! mean is as good a sample as a single one. A span of one request is exactly the time to first
-//! token of a request with nothing ahead of it. A span is dropped when something in it is not
-//! known: a booking that ended in its prefill, or an end that was only predicted.
+//! first token that leaves nothing in the engine's queue or completes [`SPAN_TOKENS`] or
+//! [`SPAN_PREFILLS`]. All prefills that finished in between share the time, and as the model is
+//! linear in its coefficients, their mean is as good a sample as a single one. A span of one
+//! request is exactly the time to first token of a request with nothing ahead of it. A span is
+//! dropped when something in it is not known: a booking that ended in its prefill, an end that was
+//! only predicted, or a prompt that had to wait for room in the cache.
+//!
+//! **Room.** Engines take prompts in order, and a prompt that does not fit beside the running
+//! requests waits, with all behind it. The book cannot see blocks: whoever asks it for due starts
+//! says which of them fit.
 //!
 //! **Foreign load.** Requests of the engine that are not ours are estimated from its metrics.
 //! Those of them that still wait are assumed to take as long as our own prompts do on average and
@@ -37,12 +46,8 @@ use self::arrivals::Arrivals;
 use self::foreign::Foreign;
 use self::span::Span;
 pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
+use crate::fit::{HALF_STEP, STEP_TOKENS};
 use crate::{Coefficients, PrefillFit};
-
-/// Tokens that an engine may take into one step: vLLM's default `max_num_batched_tokens` for
-/// online serving on large GPUs. Smaller budgets only make the book a little more optimistic
-/// about prompts that share a step.
-pub const STEP_TOKENS: u32 = 8_192;
 
 /// Longest prefill that is believed, in seconds: a prediction beyond it is a fault elsewhere.
 const MAX_PREFILL_SECONDS: f64 = 3_600.0;
@@ -59,16 +64,25 @@ pub struct Work {
     pub cached_tokens: u32,
     /// Predicted time of the prefill.
     pub prefill_seconds: f64,
+    /// Predicted time until it reaches the engine's queue.
+    pub latency_seconds: f64,
 }
 
-impl Work {
-    /// The prediction as a number that time can be made of.
-    fn believable_seconds(&self) -> f64 {
-        if self.prefill_seconds.is_nan() {
-            return 0.0;
-        }
-        self.prefill_seconds.clamp(0.0, MAX_PREFILL_SECONDS)
+/// A prediction as a time.
+fn believable(seconds: f64) -> Duration {
+    if seconds.is_nan() {
+        return Duration::ZERO;
     }
+    Duration::from_secs_f64(seconds.clamp(0.0, MAX_PREFILL_SECONDS))
+}
+
+/// Why a prefill is taken to have started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Its time has come, if there is room for it.
+    Predicted,
+    /// It has finished.
+    Finished,
 }
 
 /// A booked prefill that has not finished.
@@ -78,8 +92,11 @@ struct Prefill {
     uncached: u32,
     cached: u32,
     predicted: Duration,
+    sent: Moment,
+    /// When it reaches the engine's queue.
+    arrives: Moment,
     streaming: bool,
-    /// Its start was handed out by [`LoadBook::due_starts`].
+    /// Its start was handed out by [`LoadBook::start_due`].
     start_told: bool,
 }
 
@@ -94,9 +111,15 @@ pub struct LoadBook {
     queue: VecDeque<Prefill>,
     /// Σ of their predicted times.
     queued: Duration,
+    /// Σ over those that can share the first step …
+    first_step: Duration,
+    /// … and when that is over.
+    first_step_ends: Moment,
     /// When the rank began to work on the front of the queue: the last finish, or the start of
     /// the busy period.
     since: Moment,
+    /// The latency of the last booking.
+    latency: Duration,
     /// An empty queue is taken for an idle engine from here on; later than the last finish where
     /// that was not seen.
     idle_from: Moment,
@@ -121,7 +144,10 @@ impl LoadBook {
             leases: HashSet::new(),
             queue: VecDeque::new(),
             queued: Duration::ZERO,
+            first_step: Duration::ZERO,
+            first_step_ends: Moment::ZERO,
             since: Moment::ZERO,
+            latency: Duration::ZERO,
             idle_from: Moment::ZERO,
             span: None,
             overdue_starts: Vec::new(),
@@ -132,19 +158,33 @@ impl LoadBook {
         }
     }
 
-    /// What a prompt is expected to cost that is sent to the rank now.
+    /// What a prompt is expected to cost that is sent to the rank now, its round trip taking
+    /// `network_seconds`.
     ///
     /// Behind other prefills it shares their steps: the fixed cost is paid once, and only its
     /// tokens make the next one wait longer. Charged in full, a burst of one new prefix would
     /// soon look as if it were cheaper to compute that prefix elsewhere.
-    pub fn work(&self, fit: &PrefillFit, uncached: u32, cached: u32, now: Moment) -> Work {
+    pub fn work(
+        &self,
+        fit: &PrefillFit,
+        (uncached, cached): (u32, u32),
+        network_seconds: f64,
+        now: Moment,
+    ) -> Work {
         let coefficients = fit.coefficients();
         let prefill_seconds = if self.booked_seconds(now) > 0.0 {
+            let steps = f64::from(uncached / STEP_TOKENS);
             coefficients.token_seconds(uncached, cached)
+                + coefficients.decode_seconds(steps, self.running())
         } else {
-            coefficients.predict_seconds(uncached, cached)
+            coefficients.prefill_seconds(uncached, cached, self.running(), true)
         };
-        Work { uncached_tokens: uncached, cached_tokens: cached, prefill_seconds }
+        Work {
+            uncached_tokens: uncached,
+            cached_tokens: cached,
+            prefill_seconds,
+            latency_seconds: network_seconds + coefficients.latency_seconds,
+        }
     }
 
     /// Enters a request that is sent to the rank now. A lease that is booked already is entered
@@ -153,20 +193,24 @@ impl LoadBook {
         self.end(lease, now);
         if self.queue.is_empty() {
             self.since = now;
-            self.span = (now >= self.idle_from).then(|| Span::new(now, 1));
+            self.span = (now >= self.idle_from).then(|| Span::from_dispatch(now));
         }
-        let seconds = predicted.believable_seconds();
-        self.mean_prefill_seconds += MEAN_GAIN * (seconds - self.mean_prefill_seconds);
+        self.latency = believable(predicted.latency_seconds);
         let prefill = Prefill {
             lease,
             uncached: predicted.uncached_tokens,
             cached: predicted.cached_tokens,
-            predicted: Duration::from_secs_f64(seconds),
+            predicted: believable(predicted.prefill_seconds),
+            sent: now,
+            arrives: now + self.latency,
             streaming,
             start_told: false,
         };
+        let seconds = prefill.predicted.as_secs_f64();
+        self.mean_prefill_seconds += MEAN_GAIN * (seconds - self.mean_prefill_seconds);
         self.queued += prefill.predicted;
         self.queue.push_back(prefill);
+        self.plan_first_step();
         self.leases.insert(lease);
         self.arrivals.record(now);
         self.record(now);
@@ -178,17 +222,21 @@ impl LoadBook {
     pub fn first_token(&mut self, lease: LeaseId, now: Moment) -> Option<Sample> {
         self.settle(now);
         let place = self.queue.iter().position(|p| p.lease == lease)?;
+        let running = self.running();
         for _ in 0..=place {
-            self.finish_front();
+            self.finish_front(running, now);
         }
         self.since = now;
+        self.plan_first_step();
         self.record(now);
         self.idle_from = now;
-        let drained = self.queue.is_empty();
-        if !drained && self.span.as_ref().is_some_and(|span| !span.is_complete()) {
-            return None;
-        }
-        let next = (!drained).then(|| Span::new(now, 0));
+        let next = match self.queue.front() {
+            None => None,
+            // It was still on its way: the engine had nothing to do.
+            Some(front) if front.arrives > now => Some(Span::from_dispatch(front.sent)),
+            Some(_) if self.span.as_ref().is_some_and(|span| !span.is_complete()) => return None,
+            Some(_) => Some(Span::from_step(now)),
+        };
         std::mem::replace(&mut self.span, next)?.sample(now)
     }
 
@@ -210,6 +258,7 @@ impl LoadBook {
             if place == 0 {
                 self.since = now;
             }
+            self.plan_first_step();
         }
         self.record(now);
         true
@@ -224,7 +273,9 @@ impl LoadBook {
     /// Our own part of the queue delay: predicted prefill that is not finished, less the time
     /// already spent on it. Finite and ≥ 0.
     pub fn booked_seconds(&self, now: Moment) -> f64 {
-        (self.queued - self.spent(now)).as_secs_f64()
+        let arrives = now + self.latency;
+        let rest = self.queued.saturating_sub(self.first_step);
+        (self.first_step_ends.max(now) + rest).seconds_since(arrives).max(0.0)
     }
 
     /// Requests booked per second, averaged over the last ten or so. Finite and ≥ 0.
@@ -242,25 +293,32 @@ impl LoadBook {
         u32::try_from(self.leases.len().saturating_sub(self.queue.len())).unwrap_or(u32::MAX)
     }
 
-    /// Leases whose prefill should have started by `now` and were not returned before, in
-    /// order. Every lease that is not ended first is returned exactly once.
-    pub fn due_starts(&mut self, now: Moment) -> Vec<LeaseId> {
+    /// Hands out the leases whose prefill should have started by `now` and were not handed out
+    /// before, in order. `start` says whether the engine has room for it. If not, it and those
+    /// behind it are tried again next time, and what is measured meanwhile is no sample. What is
+    /// seen to have finished did start, whatever is answered. Every lease that is not ended first
+    /// is started exactly once.
+    pub fn start_due(&mut self, now: Moment, mut start: impl FnMut(LeaseId, Due) -> bool) {
         self.settle(now);
-        let mut due = std::mem::take(&mut self.overdue_starts);
-        let elapsed = now - self.since;
-        let (mut ahead, mut ahead_tokens) = (Duration::ZERO, 0);
+        for lease in std::mem::take(&mut self.overdue_starts) {
+            start(lease, Due::Finished);
+        }
+        let (mut ends, mut ahead_tokens) = (self.since, 0);
         for prefill in &mut self.queue {
-            if ahead > elapsed || ahead_tokens >= STEP_TOKENS {
+            let begins = ends.max(prefill.arrives);
+            if begins > now || ahead_tokens >= STEP_TOKENS {
                 break;
             }
             if !prefill.start_told {
+                if !start(prefill.lease, Due::Predicted) {
+                    self.span = None;
+                    break;
+                }
                 prefill.start_told = true;
-                due.push(prefill.lease);
             }
-            ahead += prefill.predicted;
+            ends = begins + prefill.predicted;
             ahead_tokens = ahead_tokens.saturating_add(prefill.uncached);
         }
-        due
     }
 
     /// Takes a reading of the engine's metrics. Each reading counts once, however often it is
@@ -280,11 +338,12 @@ impl LoadBook {
     fn settle(&mut self, now: Moment) {
         while let Some(front) = self.queue.front()
             && !front.streaming
-            && self.since + front.predicted <= now
+            && self.since.max(front.arrives) + front.predicted <= now
         {
             let predicted = front.predicted;
-            self.since = self.since + predicted;
-            self.finish_front();
+            self.since = self.since.max(front.arrives) + predicted;
+            self.finish_front(self.running(), self.since);
+            self.plan_first_step();
             if self.queue.is_empty() {
                 // It may take longer than predicted, and nobody will tell.
                 self.span = None;
@@ -294,27 +353,25 @@ impl LoadBook {
         }
     }
 
-    fn finish_front(&mut self) {
+    fn finish_front(&mut self, running: u32, at: Moment) {
         let Some(prefill) = self.queue.pop_front() else { return };
         self.queued -= prefill.predicted;
         if !prefill.start_told {
             self.overdue_starts.push(prefill.lease);
         }
         if let Some(span) = &mut self.span {
-            span.add(prefill.uncached, prefill.cached);
+            span.add(prefill.uncached, prefill.cached, running, at);
         }
     }
 
-    /// How much of the queued work counts as done: the time since the last finish, as far as it
-    /// may have been spent on prompts that share a step with the first.
-    fn spent(&self, now: Moment) -> Duration {
-        let elapsed = now - self.since;
-        let (mut work, mut tokens) = (Duration::ZERO, 0_u32);
+    /// Follows the prompts that can share a step with the first of the queue. Time that passes
+    /// counts as work on these, but on no more.
+    fn plan_first_step(&mut self) {
+        let (mut ends, mut tokens) = (self.since, 0_u32);
+        self.first_step = Duration::ZERO;
         for prefill in &self.queue {
-            work += prefill.predicted;
-            if work >= elapsed {
-                return elapsed;
-            }
+            ends = ends.max(prefill.arrives) + prefill.predicted;
+            self.first_step += prefill.predicted;
             // What does not stream is over at its predicted time, if nothing before it is late.
             if prefill.streaming || tokens > 0 {
                 tokens = tokens.saturating_add(prefill.uncached.max(1));
@@ -323,7 +380,7 @@ impl LoadBook {
                 break;
             }
         }
-        work
+        self.first_step_ends = ends;
     }
 
     fn record(&mut self, now: Moment) {

@@ -119,6 +119,8 @@ pub struct CandidateView<'a> {
     pub uncached_tokens: u32,
     /// Wait until it can begin, foreign load included.
     pub queue_delay_seconds: f64,
+    /// Wait until its cache has room beside the running requests and those that wait already.
+    pub room_delay_seconds: f64,
     /// Round trip to it.
     pub network_seconds: f64,
     /// Cached tokens that would be evicted for this prompt.
@@ -130,6 +132,8 @@ pub struct CandidateView<'a> {
     pub arrivals_per_second: f64,
     /// Requests it has; foreign ones may be counted in. Only `least-load` reads it.
     pub in_flight: u32,
+    /// Those of ours that generate: its steps are longer for it.
+    pub running: u32,
     /// When it was last chosen, in turns (see [`Selector::take_turn`]); 0 for never.
     pub last_chosen: u64,
     /// Whether it is saturated. Never takes it out; see the [module's page](self).
@@ -230,13 +234,16 @@ pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) 
     let coefficients = view.fit.coefficients();
     let eviction = config.eviction_weight * coefficients.token_seconds(view.evict_tokens, 0);
     let queue_delay = seconds(view.queue_delay_seconds);
-    let prefill = coefficients.predict_seconds(view.uncached_tokens, view.cached_tokens);
+    let (uncached, cached) = (view.uncached_tokens, view.cached_tokens);
+    let prefill =
+        coefficients.prefill_seconds(uncached, cached, view.running, queue_delay == 0.0);
     // A rank that had little traffic so far is about to get its share of it.
     let arrivals = seconds(view.arrivals_per_second).max(arrivals_per_rank);
     let others = others_delay(arrivals, queue_delay, prefill + eviction);
     ScoreParts {
-        network_seconds: seconds(view.network_seconds),
-        queue_delay_seconds: queue_delay,
+        network_seconds: seconds(view.network_seconds + coefficients.latency_seconds),
+        // Both pass at once: what waits for room is not computed meanwhile.
+        queue_delay_seconds: queue_delay.max(seconds(view.room_delay_seconds)),
         prefill_seconds: prefill,
         eviction_cost_seconds: seconds(eviction),
         others_delay_seconds: seconds(others),

@@ -195,7 +195,7 @@ impl Gateway {
         let rank = &mut self.ranks[number];
         rank.last_chosen = self.turn;
         let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
-        let work = rank.load.work(&rank.fit, uncached, cached, now);
+        let work = rank.load.work(&rank.fit, (uncached, cached), 0.0, now);
         rank.load.book(id, work, true, now);
         let measure = Measure::new(prompt.tokens, self.config.block_tokens);
         let extra = measure.prompt_blocks().saturating_sub(prompt.keys.len() as u32);
@@ -214,7 +214,7 @@ impl Gateway {
         }
         let rank = &mut self.ranks[lease.rank];
         if let Some(sample) = rank.load.first_token(id, now) {
-            rank.fit.observe(sample.uncached, sample.cached, sample.engine_seconds(0.0));
+            rank.fit.observe(&sample.shape, sample.engine_seconds(0.0));
             if rank.fit.samples().is_power_of_two() {
                 self.share_prior();
             }
@@ -260,17 +260,19 @@ impl Gateway {
     /// Begins the prefills whose predicted time has come.
     fn advance(&mut self, now: Moment) {
         for rank in 0..self.ranks.len() {
-            for id in self.ranks[rank].load.due_starts(now) {
-                self.start(id);
-            }
+            let (mirror, leases) = (&mut self.mirror, &mut self.leases);
+            self.ranks[rank].load.start_due(now, |id, _| {
+                if let Some(lease) = leases.get_mut(&id) {
+                    lease.start(mirror);
+                }
+                true
+            });
         }
     }
 
     fn start(&mut self, id: LeaseId) {
-        if let Some(lease) = self.leases.get_mut(&id)
-            && !std::mem::replace(&mut lease.started, true)
-        {
-            self.mirror.start(&mut lease.held);
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.start(&mut self.mirror);
         }
     }
 
@@ -298,6 +300,14 @@ impl Gateway {
     }
 }
 
+impl Lease {
+    fn start(&mut self, mirror: &mut Mirror) {
+        if !std::mem::replace(&mut self.started, true) {
+            mirror.start(&mut self.held);
+        }
+    }
+}
+
 impl Rank {
     fn view(&self, prospect: &Prospect, now: Moment) -> CandidateView<'_> {
         CandidateView {
@@ -305,11 +315,13 @@ impl Rank {
             cached_tokens: prospect.cached_tokens,
             uncached_tokens: prospect.uncached_tokens,
             queue_delay_seconds: prospect.queue_delay_seconds,
+            room_delay_seconds: 0.0,
             network_seconds: 0.0,
             evict_tokens: prospect.evict_tokens,
             booked_seconds: self.load.booked_seconds(now),
             arrivals_per_second: self.load.arrivals_per_second(now),
             in_flight: self.load.in_flight() + self.load.foreign_requests(now).round() as u32,
+            running: self.load.running(),
             last_chosen: self.last_chosen,
             saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
             fit: &self.fit,

@@ -213,9 +213,12 @@ impl Point {
         let engines: Vec<EngineConfig> = speeds.iter().map(engine).collect();
         let told = |engine: &EngineConfig| {
             args.told_speeds.then(|| Coefficients {
-                fixed_seconds: self.front.as_secs_f64(),
+                latency_seconds: self.front.as_secs_f64(),
+                fixed_seconds: 0.0,
                 per_token_seconds: 1.0 / engine.prefill_tokens_per_second,
                 per_pair_seconds: 0.0,
+                decode_step_seconds: engine.itl_base_seconds,
+                decode_running_seconds: engine.itl_per_running_seconds,
             })
         };
         let believed = f64::from(self.blocks - 1) * args.believed_capacity;
