@@ -83,6 +83,9 @@ const BASE_FLOOR_SECONDS: f64 = 1e-3;
 /// Anything longer was not a prefill.
 const MAX_SAMPLE_SECONDS: f64 = 3_600.0;
 
+/// Nothing that is counted in a sample can be more: token pairs of the longest prompt there is.
+const MAX_COUNT: f64 = 1e20;
+
 /// A coefficient's scale is at least this share of what the default prior has at the same speed,
 /// so that one which is zero now can still grow.
 const SCALE_FLOOR: f64 = 0.1;
@@ -149,11 +152,15 @@ impl Coefficients {
         self.per_token_seconds * tokens + self.per_pair_seconds * pairs(uncached, cached)
     }
 
-    /// Seconds that the prefill takes while `running` requests decode; `waits` if it comes in the
-    /// middle of a step that only decodes.
-    pub fn prefill_seconds(&self, uncached: u32, cached: u32, running: u32, waits: bool) -> f64 {
-        let steps = 1.0 + f64::from(uncached / STEP_TOKENS) + if waits { HALF_STEP } else { 0.0 };
+    /// Seconds that the prefill takes in steps in which `running` requests decode, too.
+    pub fn prefill_seconds(&self, uncached: u32, cached: u32, running: u32) -> f64 {
+        let steps = 1.0 + f64::from(uncached / STEP_TOKENS);
         self.predict_seconds(uncached, cached) + self.decode_seconds(steps, running)
+    }
+
+    /// The wait, on average, for the end of a step that only decodes.
+    pub fn step_wait_seconds(&self, running: u32) -> f64 {
+        self.decode_seconds(HALF_STEP, running)
     }
 
     /// By how much `steps` steps are longer because `running` requests decode in them.
@@ -361,7 +368,7 @@ impl PrefillFit {
             return;
         }
         let regressors = shape.to_vector();
-        if !regressors.iter().all(|r| (0.0..f64::MAX).contains(r)) || regressors == [0.0; COUNT] {
+        if !regressors.iter().all(|r| (0.0..=MAX_COUNT).contains(r)) || regressors == [0.0; COUNT] {
             return;
         }
         self.samples += 1;

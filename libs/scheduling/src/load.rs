@@ -46,7 +46,7 @@ use self::arrivals::Arrivals;
 use self::foreign::Foreign;
 use self::span::Span;
 pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
-use crate::fit::{HALF_STEP, STEP_TOKENS};
+use crate::fit::STEP_TOKENS;
 use crate::{Coefficients, PrefillFit};
 
 /// Longest prefill that is believed, in seconds: a prediction beyond it is a fault elsewhere.
@@ -177,7 +177,8 @@ impl LoadBook {
             coefficients.token_seconds(uncached, cached)
                 + coefficients.decode_seconds(steps, self.running())
         } else {
-            coefficients.prefill_seconds(uncached, cached, self.running(), true)
+            coefficients.prefill_seconds(uncached, cached, self.running())
+                + coefficients.step_wait_seconds(self.running())
         };
         Work {
             uncached_tokens: uncached,

@@ -233,17 +233,20 @@ pub fn arrivals_per_rank(candidates: &[CandidateView<'_>]) -> f64 {
 pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) -> ScoreParts {
     let coefficients = view.fit.coefficients();
     let eviction = config.eviction_weight * coefficients.token_seconds(view.evict_tokens, 0);
-    let queue_delay = seconds(view.queue_delay_seconds);
     let (uncached, cached) = (view.uncached_tokens, view.cached_tokens);
-    let prefill =
-        coefficients.prefill_seconds(uncached, cached, view.running, queue_delay == 0.0);
+    let prefill = coefficients.prefill_seconds(uncached, cached, view.running);
+    let queue_delay = seconds(view.queue_delay_seconds);
+    // All of these pass at once: what waits for room, or for a step of others, is not computed
+    // meanwhile.
+    let wait = queue_delay
+        .max(seconds(view.room_delay_seconds))
+        .max(coefficients.step_wait_seconds(view.running));
     // A rank that had little traffic so far is about to get its share of it.
     let arrivals = seconds(view.arrivals_per_second).max(arrivals_per_rank);
     let others = others_delay(arrivals, queue_delay, prefill + eviction);
     ScoreParts {
         network_seconds: seconds(view.network_seconds + coefficients.latency_seconds),
-        // Both pass at once: what waits for room is not computed meanwhile.
-        queue_delay_seconds: queue_delay.max(seconds(view.room_delay_seconds)),
+        queue_delay_seconds: wait,
         prefill_seconds: prefill,
         eviction_cost_seconds: seconds(eviction),
         others_delay_seconds: seconds(others),

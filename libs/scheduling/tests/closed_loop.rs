@@ -17,7 +17,7 @@ use scheduling::{
 const BLOCK_TOKENS: u32 = 16;
 const SHARED_BLOCKS: u32 = 2;
 const SERVICE: Coefficients =
-    Coefficients { fixed_seconds: 0.001, per_token_seconds: 0.000_05, per_pair_seconds: 0.0 };
+    Coefficients { fixed_seconds: 0.001, per_token_seconds: 0.000_05, ..Coefficients::ZERO };
 
 /// A cache of whole blocks. A request touches its blocks first to last, so the least recently
 /// used block is the first of a prompt: losing it loses the prompt.
@@ -209,6 +209,7 @@ impl Cluster {
             uncached_tokens: uncached,
             cached_tokens: cached,
             prefill_seconds: chosen.parts.prefill_seconds,
+            latency_seconds: 0.0,
         };
         node.book.book(lease, predicted, true, now);
         node.free_at = node.free_at.max(self.now) + service;
@@ -259,11 +260,13 @@ impl Node {
             cached_tokens,
             uncached_tokens: tokens - cached_tokens,
             queue_delay_seconds: self.book.queue_delay_seconds(now),
+            room_delay_seconds: 0.0,
             network_seconds: 0.0,
             evict_tokens: self.cache.evicted_by(prompt) * BLOCK_TOKENS,
             booked_seconds: self.book.booked_seconds(now),
             arrivals_per_second: self.book.arrivals_per_second(now),
             in_flight: self.book.in_flight(),
+            running: self.book.running(),
             last_chosen: self.last_chosen,
             saturated: false,
             fit: &self.fit,
@@ -273,7 +276,7 @@ impl Node {
     fn first_token(&mut self, request: &InFlight, now: f64) {
         let seen = Moment::from_secs_f64(now.max(request.done_at));
         if let Some(sample) = self.book.first_token(request.lease, seen) {
-            self.fit.observe(sample.uncached, sample.cached, sample.engine_seconds(0.0));
+            self.fit.observe(&sample.shape, sample.engine_seconds(0.0));
         }
     }
 }

@@ -210,11 +210,13 @@ impl State {
     }
 
     fn advance_rank(&mut self, at: usize, now: Moment) {
-        for lease in self.ranks[at].load.due_starts(now) {
-            if let Some(lease) = self.leases.get_mut(&lease) {
-                start(&mut self.mirrors, lease);
+        let (mirrors, leases) = (&mut self.mirrors, &mut self.leases);
+        self.ranks[at].load.start_due(now, |lease, _| {
+            if let Some(lease) = leases.get_mut(&lease) {
+                start(mirrors, lease);
             }
-        }
+            true
+        });
     }
 
     /// Ends the leases that were lost. They are numbered in the order of their booking, so the

@@ -118,7 +118,8 @@ mod tests {
         for (i, row) in cells.iter_mut().enumerate() {
             for (j, cell) in row.iter_mut().enumerate() {
                 let sign = if (i + j) % 3 == 0 { -1.0 } else { 1.0 };
-                *cell = if i == j { 4.0 + i as f64 } else { sign * 0.9 / (1.0 + i.abs_diff(j) as f64) };
+                *cell =
+                    if i == j { 4.0 + i as f64 } else { sign * 0.9 / (1.0 + i.abs_diff(j) as f64) };
             }
         }
         Matrix(cells)

@@ -2,17 +2,22 @@ use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::linear::COUNT;
 use super::*;
 
 /// An engine ten times slower than the prior, in none of the coefficients by the same factor.
-const SLOW: Coefficients =
-    Coefficients { fixed_seconds: 20e-3, per_token_seconds: 4e-4, per_pair_seconds: 2e-8 };
+const SLOW: Coefficients = Coefficients {
+    fixed_seconds: 20e-3,
+    per_token_seconds: 4e-4,
+    per_pair_seconds: 2e-8,
+    ..Coefficients::ZERO
+};
 /// One faster than the prior, without any cost of attention.
 const FAST: Coefficients =
-    Coefficients { fixed_seconds: 2e-3, per_token_seconds: 1.5e-5, per_pair_seconds: 0.0 };
+    Coefficients { fixed_seconds: 2e-3, per_token_seconds: 1.5e-5, ..Coefficients::ZERO };
 /// The engine double's shape: a floor and a rate.
 const LINEAR: Coefficients =
-    Coefficients { fixed_seconds: 1e-3, per_token_seconds: 5e-5, per_pair_seconds: 0.0 };
+    Coefficients { fixed_seconds: 1e-3, per_token_seconds: 5e-5, ..Coefficients::ZERO };
 
 /// Which prompts an engine sees.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +63,7 @@ impl Trial {
         for _ in 0..samples {
             let (uncached, cached) = mix.prompt(&mut self.rng);
             let seconds = truth.predict_seconds(uncached, cached) * noise(&mut self.rng, spread);
-            self.fit.observe(uncached, cached, seconds);
+            self.fit.observe(&Shape::prefill(uncached, cached), seconds);
         }
     }
 
@@ -111,7 +116,7 @@ fn ten_samples_already_give_the_speed() {
 fn one_sample_scales_the_whole_curve() {
     let mut fit = PrefillFit::default();
     let before = fit.predict_seconds(10_000, 0);
-    fit.observe(1_000, 0, 3.0 * fit.predict_seconds(1_000, 0));
+    fit.observe(&Shape::prefill(1_000, 0), 3.0 * fit.predict_seconds(1_000, 0));
     let factor = fit.predict_seconds(10_000, 0) / before;
     assert!((2.0..4.0).contains(&factor), "{factor}");
 }
@@ -129,7 +134,7 @@ fn outliers_on_either_side_move_little() {
                     _ => noise(&mut trial.rng, 0.15),
                 };
                 let seconds = truth.predict_seconds(uncached, cached) * factor;
-                trial.fit.observe(uncached, cached, seconds);
+                trial.fit.observe(&Shape::prefill(uncached, cached), seconds);
             }
             let error = trial.median_error(truth, Mix::Wide);
             assert!(error <= 0.15, "{truth:?} {seed}: {error}");
@@ -141,7 +146,7 @@ fn outliers_on_either_side_move_little() {
 fn a_first_sample_that_stalled_is_soon_forgotten() {
     for seed in 0..20 {
         let mut trial = Trial::new(seed);
-        trial.fit.observe(500, 0, 30.0);
+        trial.fit.observe(&Shape::prefill(500, 0), 30.0);
         trial.feed(LINEAR, Mix::Wide, 12, 0.1);
         let error = trial.median_error(LINEAR, Mix::Wide);
         assert!(error <= 0.3, "{seed}: {error}");
@@ -154,6 +159,7 @@ fn a_change_of_speed_is_followed_both_ways() {
         fixed_seconds: SLOW.fixed_seconds * factor,
         per_token_seconds: SLOW.per_token_seconds * factor,
         per_pair_seconds: SLOW.per_pair_seconds * factor,
+        ..Coefficients::ZERO
     };
     for factor in [0.25, 0.6, 1.8, 5.0] {
         for seed in 0..20 {
@@ -182,12 +188,13 @@ fn hours_of_short_prompts_do_not_wash_out_the_long_ones() {
 fn one_prompt_repeated_does_not_blow_up_the_covariance() {
     let mut fit = PrefillFit::default();
     for _ in 0..20_000 {
-        fit.observe(700, 300, 0.050);
+        fit.observe(&Shape::prefill(700, 300), 0.050);
     }
     let metric = fit.information.plus(INFORMATION_FLOOR, &prior_information());
-    let bound = (OWN_VARIANCE + 3.0 * COMMON_VARIANCE) / INFORMATION_FLOOR;
-    for axis in [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]] {
-        let column = metric.solve([true; 3], &axis).expect("positive definite");
+    let bound = (OWN_VARIANCE + COUNT as f64 * COMMON_VARIANCE) / INFORMATION_FLOOR;
+    for coefficient in 0..COUNT {
+        let axis = std::array::from_fn(|i| if i == coefficient { 1.0 } else { 0.0 });
+        let column = metric.solve([true; COUNT], &axis).expect("positive definite");
         let variance = dot(&column, &axis);
         assert!(variance > 0.0 && variance <= bound, "{variance}");
     }
@@ -224,13 +231,15 @@ fn a_prior_that_makes_no_sense_is_the_default() {
         fixed_seconds: f64::NAN,
         per_token_seconds: -1.0,
         per_pair_seconds: f64::INFINITY,
+        latency_seconds: f64::NAN,
+        decode_step_seconds: -1.0,
+        decode_running_seconds: 1e9,
     };
     assert_eq!(PrefillFit::new(odd).coefficients(), Coefficients::DEFAULT);
-    let zero = Coefficients { fixed_seconds: 0.0, per_token_seconds: 0.0, per_pair_seconds: 0.0 };
-    let mut fit = PrefillFit::new(zero);
+    let mut fit = PrefillFit::new(Coefficients::ZERO);
     assert_eq!(fit.predict_seconds(1_000, 0), 0.0);
     for _ in 0..50 {
-        fit.observe(1_000, 0, 0.1);
+        fit.observe(&Shape::prefill(1_000, 0), 0.1);
     }
     assert!((fit.predict_seconds(1_000, 0) - 0.1).abs() < 0.02);
 }
@@ -239,7 +248,7 @@ fn a_prior_that_makes_no_sense_is_the_default() {
 fn times_that_make_no_sense_are_ignored() {
     let mut fit = PrefillFit::default();
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 3_601.0] {
-        fit.observe(100, 0, seconds);
+        fit.observe(&Shape::prefill(100, 0), seconds);
     }
     assert_eq!(fit.samples(), 0);
     assert_eq!(fit.coefficients(), Coefficients::DEFAULT);
@@ -257,20 +266,30 @@ fn any_tokens() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 0..200_000_u32, 1 => any::<u32>(), 1 => Just(0)]
 }
 
+fn any_shape() -> impl Strategy<Value = Shape> {
+    let count = || prop_oneof![4 => 0.0..40.0_f64, 1 => any::<f64>(), 2 => Just(0.0)];
+    (any_tokens(), any_tokens(), count(), count(), count()).prop_map(
+        |(uncached, cached, latencies, steps, decode_running)| Shape {
+            latencies,
+            steps,
+            decode_steps: steps,
+            decode_running,
+            ..Shape::prefill(uncached, cached)
+        },
+    )
+}
+
 proptest! {
     #[test]
     fn whatever_is_observed_predictions_stay_finite_and_grow_with_the_prompt(
-        prior in (any_seconds(), any_seconds(), any_seconds()),
-        samples in prop::collection::vec((any_tokens(), any_tokens(), any_seconds()), 0..200),
+        prior in prop::array::uniform6(any_seconds()),
+        samples in prop::collection::vec((any_shape(), any_seconds()), 0..200),
         probe in (any_tokens(), any_tokens(), any_tokens()),
+        running in (0..1_000_u32, 0..1_000_u32),
     ) {
-        let mut fit = PrefillFit::new(Coefficients {
-            fixed_seconds: prior.0,
-            per_token_seconds: prior.1,
-            per_pair_seconds: prior.2,
-        });
-        for (uncached, cached, seconds) in samples {
-            fit.observe(uncached, cached, seconds);
+        let mut fit = PrefillFit::new(Coefficients::from_vector(prior));
+        for (shape, seconds) in samples {
+            fit.observe(&shape, seconds);
             for value in fit.coefficients().to_vector() {
                 prop_assert!(value.is_finite() && value >= 0.0, "{:?}", fit);
             }
@@ -280,6 +299,48 @@ proptest! {
         prop_assert!(base.is_finite() && base >= 0.0);
         prop_assert!(fit.predict_seconds(uncached.saturating_add(more), cached) >= base);
         prop_assert!(fit.predict_seconds(uncached, cached.saturating_add(more)) >= base);
+        let coefficients = fit.coefficients();
+        let busy = |n| coefficients.prefill_seconds(uncached, cached, n);
+        prop_assert!(busy(running.0).is_finite() && busy(running.0) >= base);
+        prop_assert!(busy(running.0 + running.1) >= busy(running.0));
+    }
+}
+
+/// Requests that come alone or behind others, to engines that decode or do not.
+fn any_mixed_shape(rng: &mut SmallRng) -> Shape {
+    let (uncached, cached) = Mix::Wide.prompt(rng);
+    let running = if rng.random_bool(0.3) { 0 } else { rng.random_range(1..60) };
+    let alone = rng.random_bool(0.5);
+    let steps = if alone { 1.0 + HALF_STEP } else { 1.0 };
+    Shape {
+        latencies: f64::from(u8::from(alone)),
+        decode_steps: if running > 0 { steps } else { 0.0 },
+        decode_running: steps * f64::from(running),
+        ..Shape::prefill(uncached, cached)
+    }
+}
+
+#[test]
+fn every_coefficient_is_recovered_when_samples_tell_them_apart() {
+    let truth = Coefficients {
+        latency_seconds: 60e-3,
+        fixed_seconds: 4e-3,
+        per_token_seconds: 3.5e-5,
+        per_pair_seconds: 2e-9,
+        decode_step_seconds: 8e-3,
+        decode_running_seconds: 3e-4,
+    };
+    for seed in 0..10 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut fit = PrefillFit::default();
+        for _ in 0..3_000 {
+            let shape = any_mixed_shape(&mut rng);
+            fit.observe(&shape, truth.seconds(&shape) * noise(&mut rng, 0.05));
+        }
+        let found = fit.coefficients().to_vector();
+        for (found, real) in found.into_iter().zip(truth.to_vector()) {
+            assert!((found / real - 1.0).abs() < 0.25, "{seed}: {:?}", fit.coefficients());
+        }
     }
 }
 
@@ -289,6 +350,9 @@ fn the_median_of_coefficients_is_not_pulled_by_one_odd_machine() {
         fixed_seconds: 1e-3 * scale,
         per_token_seconds: 1e-5 * scale,
         per_pair_seconds: 1e-9 * scale,
+        latency_seconds: 1e-2 * scale,
+        decode_step_seconds: 1e-2 * scale,
+        decode_running_seconds: 1e-4 * scale,
     };
     assert_eq!(Coefficients::median(&[of(1.0), of(1000.0), of(1.1)]), Some(of(1.1)));
     assert_eq!(Coefficients::median(&[]), None);

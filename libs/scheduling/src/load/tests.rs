@@ -2,13 +2,14 @@ use domain::{LeaseId, LoadSample, Moment};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Shape;
 
 fn at(seconds: f64) -> Moment {
     Moment::from_secs_f64(seconds)
 }
 
 fn work(uncached_tokens: u32, prefill_seconds: f64) -> Work {
-    Work { uncached_tokens, cached_tokens: 0, prefill_seconds }
+    Work { uncached_tokens, cached_tokens: 0, prefill_seconds, latency_seconds: 0.0 }
 }
 
 const A: LeaseId = LeaseId(1);
@@ -17,6 +18,16 @@ const C: LeaseId = LeaseId(3);
 
 /// Prompts so long that no two of them share a step.
 const LONG: u32 = 10_000;
+
+/// The leases that are due, all of which fit.
+fn starts(book: &mut LoadBook, now: Moment) -> Vec<LeaseId> {
+    let mut started = Vec::new();
+    book.start_due(now, |lease, _| {
+        started.push(lease);
+        true
+    });
+    started
+}
 
 #[track_caller]
 fn assert_delay(book: &LoadBook, now: f64, expected: f64) {
@@ -54,14 +65,19 @@ fn behind_other_prefills_the_fixed_cost_is_not_paid_again() {
     let fit = PrefillFit::new(Coefficients::DEFAULT);
     let coefficients = fit.coefficients();
     let mut book = LoadBook::new();
-    let alone = book.work(&fit, 500, 300, at(1.0));
+    let alone = book.work(&fit, (500, 300), 0.0, at(1.0));
     assert_eq!(alone.prefill_seconds, coefficients.predict_seconds(500, 300));
+    assert_eq!(alone.latency_seconds, coefficients.latency_seconds);
     book.book(A, alone, true, at(1.0));
-    let behind = book.work(&fit, 500, 300, at(1.0));
+    let behind = book.work(&fit, (500, 300), 0.0, at(1.0));
     assert_eq!(behind.prefill_seconds, coefficients.token_seconds(500, 300));
     assert_eq!((behind.uncached_tokens, behind.cached_tokens), (500, 300));
     book.first_token(A, at(1.1));
-    assert_eq!(book.work(&fit, 500, 300, at(1.2)), alone);
+    // Now it decodes: the next one waits for half of its step and shares another with it.
+    let beside = book.work(&fit, (500, 300), 0.0, at(1.2)).prefill_seconds;
+    assert!((beside - alone.prefill_seconds - coefficients.decode_seconds(1.5, 1)).abs() < 1e-12);
+    book.end(A, at(1.3));
+    assert_eq!(book.work(&fit, (500, 300), 0.0, at(1.4)), alone);
 }
 
 #[test]
@@ -81,7 +97,7 @@ fn what_does_not_stream_finishes_at_its_predicted_time() {
     book.book(B, work(LONG, 1.0), false, at(0.0));
     book.book(C, work(LONG, 1.0), true, at(0.0));
     assert_delay(&book, 2.5, 0.5);
-    assert_eq!(book.due_starts(at(2.5)), [A, B, C]);
+    assert_eq!(starts(&mut book, at(2.5)), [A, B, C]);
     assert_eq!(book.running(), 2);
     assert_delay(&book, 2.5, 0.5);
     // The mistake of a prediction does not pile up: the first token is what counts.
@@ -105,10 +121,10 @@ fn the_first_token_of_a_later_booking_closes_the_earlier_ones() {
 #[test]
 fn a_request_with_nothing_ahead_is_a_sample() {
     let mut book = LoadBook::new();
-    let predicted = Work { uncached_tokens: 700, cached_tokens: 320, prefill_seconds: 0.1 };
+    let predicted = Work { cached_tokens: 320, ..work(700, 0.1) };
     book.book(A, predicted, true, at(5.0));
     let sample = book.first_token(A, at(5.25)).expect("nothing was ahead");
-    assert_eq!((sample.uncached, sample.cached), (700, 320));
+    assert_eq!(sample.shape, Shape { latencies: 1.0, ..Shape::prefill(700, 320) });
     assert!((sample.seconds - 0.25).abs() < 1e-9);
     assert!((sample.engine_seconds(0.05) - 0.20).abs() < 1e-9);
     assert_eq!(book.first_token(A, at(5.3)), None, "only the first token counts");
@@ -121,11 +137,10 @@ fn prompts_that_overlap_are_one_sample_of_their_mean() {
     book.book(B, work(300, 0.1), true, at(0.1));
     assert_eq!(book.first_token(A, at(0.2)), None);
     let sample = book.first_token(B, at(0.4)).expect("the queue is empty");
-    assert_eq!(sample.uncached, 200);
     assert!((sample.seconds - 0.2).abs() < 1e-9);
-    assert!((sample.round_trips - 0.5).abs() < 1e-9);
-    // (100² + 300²) / 2 / 2 pairs on average, as for 200 tokens after 25.
-    assert_eq!(sample.cached, 25);
+    let Shape { latencies, steps, tokens, pairs, .. } = sample.shape;
+    assert_eq!((latencies, steps, tokens), (0.5, 1.0, 200.0));
+    assert_eq!(pairs, (100.0 * 100.0 + 300.0 * 300.0) / 2.0 / 2.0);
 }
 
 #[test]
@@ -141,16 +156,20 @@ fn a_rank_that_is_never_idle_still_gives_samples_of_its_rate() {
     }
     assert_eq!(samples.len(), 25);
     for (index, sample) in samples.iter().enumerate() {
-        assert_eq!((sample.uncached, sample.cached), (4_096, 0));
+        assert_eq!(sample.shape.tokens, 4_096.0);
         assert!((sample.seconds - 0.5).abs() < 1e-6);
-        assert_eq!(sample.round_trips > 0.0, index == 0, "only the first was sent into silence");
+        assert_eq!(
+            sample.shape.latencies > 0.0,
+            index == 0,
+            "only the first was sent into silence"
+        );
     }
 }
 
 #[test]
 fn a_busy_rank_that_serves_from_its_cache_gives_samples_too() {
     let mut book = LoadBook::new();
-    let hit = Work { uncached_tokens: 1, cached_tokens: 4_000, prefill_seconds: 0.005 };
+    let hit = Work { cached_tokens: 4_000, ..work(1, 0.005) };
     book.book(LeaseId(0), hit, true, at(0.0));
     let mut samples = Vec::new();
     for n in 0..320_u32 {
@@ -158,7 +177,7 @@ fn a_busy_rank_that_serves_from_its_cache_gives_samples_too() {
         samples.extend(book.first_token(LeaseId(u64::from(n)), at(f64::from(n + 1) * 0.01)));
     }
     assert_eq!(samples.len(), 10);
-    assert!(samples.iter().all(|s| (s.uncached, s.cached) == (1, 4_000)));
+    assert!(samples.iter().all(|s| s.shape.tokens == 1.0));
     assert!(samples.iter().all(|s| (s.seconds - 0.01).abs() < 1e-6));
 }
 
@@ -194,7 +213,7 @@ fn a_request_that_does_not_stream_can_stand_in_the_middle_of_a_span() {
     book.book(A, work(1_000, 0.1), false, at(0.0));
     book.book(B, work(1_000, 0.1), true, at(0.0));
     let sample = book.first_token(B, at(0.3)).expect("both ends were seen");
-    assert_eq!(sample.uncached, 1_000);
+    assert_eq!(sample.shape.tokens, 1_000.0);
     assert!((sample.seconds - 0.15).abs() < 1e-9);
 }
 
@@ -204,16 +223,16 @@ fn starts_are_told_once_in_order_and_when_due() {
     book.book(A, work(LONG, 1.0), true, at(0.0));
     book.book(B, work(LONG, 1.0), true, at(0.0));
     book.book(C, work(LONG, 1.0), true, at(0.0));
-    assert_eq!(book.due_starts(at(0.0)), [A]);
-    assert_eq!(book.due_starts(at(0.5)), []);
+    assert_eq!(starts(&mut book, at(0.0)), [A]);
+    assert_eq!(starts(&mut book, at(0.5)), []);
     // The first is late, and it fills its steps alone: nothing else has begun.
-    assert_eq!(book.due_starts(at(1.5)), []);
+    assert_eq!(starts(&mut book, at(1.5)), []);
     book.first_token(A, at(1.6));
-    assert_eq!(book.due_starts(at(1.6)), [B]);
+    assert_eq!(starts(&mut book, at(1.6)), [B]);
     // An early finish is a start, too.
     book.first_token(C, at(1.7));
-    assert_eq!(book.due_starts(at(1.7)), [C]);
-    assert_eq!(book.due_starts(at(9.0)), []);
+    assert_eq!(starts(&mut book, at(1.7)), [C]);
+    assert_eq!(starts(&mut book, at(9.0)), []);
 }
 
 #[test]
@@ -222,9 +241,9 @@ fn short_prompts_start_by_the_clock_as_they_share_a_step() {
     for lease in 1..=3 {
         book.book(LeaseId(lease), work(100, 0.1), true, at(0.0));
     }
-    assert_eq!(book.due_starts(at(0.05)), [A]);
-    assert_eq!(book.due_starts(at(0.15)), [B]);
-    assert_eq!(book.due_starts(at(0.25)), [C]);
+    assert_eq!(starts(&mut book, at(0.05)), [A]);
+    assert_eq!(starts(&mut book, at(0.15)), [B]);
+    assert_eq!(starts(&mut book, at(0.25)), [C]);
 }
 
 #[test]
@@ -235,7 +254,7 @@ fn an_ended_lease_never_starts() {
     book.first_token(B, at(2.0));
     assert!(book.end(A, at(2.0)));
     assert!(!book.end(A, at(2.0)));
-    assert_eq!(book.due_starts(at(2.0)), [B]);
+    assert_eq!(starts(&mut book, at(2.0)), [B]);
 }
 
 #[test]
@@ -389,7 +408,7 @@ proptest! {
                     if let Some(sample) = book.first_token(LeaseId(lease), now) {
                         prop_assert!(booked.contains_key(&lease));
                         prop_assert!(sample.seconds.is_finite() && sample.seconds > 0.0);
-                        prop_assert!((0.0..=1.0).contains(&sample.round_trips));
+                        prop_assert!((0.0..=1.0).contains(&sample.shape.latencies));
                     }
                 }
                 Step::End { lease } => {
@@ -400,7 +419,7 @@ proptest! {
                     told.remove(&lease);
                 }
                 Step::Starts => {
-                    for lease in book.due_starts(now) {
+                    for lease in starts(&mut book, now) {
                         prop_assert!(booked.contains_key(&lease.0), "{lease:?} has ended");
                         prop_assert!(told.insert(lease.0), "{lease:?} was told twice");
                     }
@@ -415,13 +434,13 @@ proptest! {
             let later = book.queue_delay_seconds(now + Duration::from_millis(100));
             prop_assert!(later <= delay && later >= delay - 0.1 - 1e-9);
         }
-        for lease in book.due_starts(now) {
+        for lease in starts(&mut book, now) {
             told.insert(lease.0);
         }
         for lease in booked.keys() {
             book.first_token(LeaseId(*lease), now);
         }
-        let rest: Vec<u64> = book.due_starts(now).iter().map(|l| l.0).collect();
+        let rest: Vec<u64> = starts(&mut book, now).iter().map(|l| l.0).collect();
         for lease in &rest {
             prop_assert!(told.insert(*lease));
         }

@@ -14,11 +14,13 @@ fn idle() -> CandidateView<'static> {
         cached_tokens: 0,
         uncached_tokens: 4_000,
         queue_delay_seconds: 0.0,
+        room_delay_seconds: 0.0,
         network_seconds: 0.000_5,
         evict_tokens: 0,
         booked_seconds: 0.0,
         arrivals_per_second: 0.0,
         in_flight: 0,
+        running: 0,
         last_chosen: 0,
         saturated: false,
         fit: &FIT,
@@ -84,13 +86,30 @@ fn the_score_is_the_sum_of_its_parts() {
         CandidateView { evict_tokens: 1_000, network_seconds: 0.01, ..queued(0.2, holding(100)) };
     let selection = select(&Config::default(), &[view]);
     let scored = selection.ranked[0];
-    assert_eq!(scored.parts.network_seconds, 0.01);
+    assert_eq!(scored.parts.network_seconds, 0.01 + FIT.coefficients().latency_seconds);
     assert_eq!(scored.parts.queue_delay_seconds, 0.2);
     assert_eq!(scored.parts.prefill_seconds, FIT.predict_seconds(2_400, 1_600));
     let again = FIT.coefficients().token_seconds(1_000, 0);
     assert!((scored.parts.eviction_cost_seconds - 0.3 * again).abs() < 1e-12);
     assert_eq!(scored.total_seconds, scored.parts.total_seconds());
     assert_eq!(selection.reason, DecisionReason::OnlyCandidate);
+}
+
+#[test]
+fn what_passes_at_once_is_waited_for_once() {
+    let coefficients = FIT.coefficients();
+    let parts = |view: CandidateView<'static>| score(&Config::default(), &view, 1.0);
+    let busy = |view| CandidateView { running: 20, ..view };
+    let step_wait = coefficients.step_wait_seconds(20);
+    assert_eq!(parts(busy(idle())).queue_delay_seconds, step_wait);
+    assert_eq!(parts(busy(queued(0.2, idle()))).queue_delay_seconds, 0.2);
+    let longer = parts(busy(idle())).prefill_seconds - parts(idle()).prefill_seconds;
+    assert!((longer - coefficients.decode_seconds(1.0, 20)).abs() < 1e-12);
+    let full = CandidateView { room_delay_seconds: 0.5, ..queued(0.2, idle()) };
+    assert_eq!(parts(full).queue_delay_seconds, 0.5);
+    // Waiting for room is no work that others would have to wait for.
+    let others = parts(queued(0.2, idle())).others_delay_seconds;
+    assert_eq!(parts(full).others_delay_seconds, others);
 }
 
 #[test]
@@ -252,6 +271,7 @@ fn any_config() -> impl Strategy<Value = Config> {
 fn naive_winner(config: &Config, views: &[CandidateView<'_>]) -> u64 {
     let total = |view: &CandidateView<'_>| {
         view.network_seconds
+            + view.fit.coefficients().latency_seconds
             + view.queue_delay_seconds
             + view.fit.predict_seconds(view.uncached_tokens, view.cached_tokens)
             + config.eviction_weight * view.fit.coefficients().token_seconds(view.evict_tokens, 0)

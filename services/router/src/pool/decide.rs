@@ -177,11 +177,13 @@ impl State {
             cached_tokens: prospect.cached_tokens,
             uncached_tokens: prospect.uncached_tokens,
             queue_delay_seconds: prospect.queue_delay_seconds,
+            room_delay_seconds: 0.0,
             network_seconds: rank.seen.network.as_secs_f64(),
             evict_tokens: prospect.evict_tokens,
             booked_seconds: rank.load.booked_seconds(now),
             arrivals_per_second: rank.load.arrivals_per_second(now),
             in_flight: rank.load.in_flight() + rank.load.foreign_requests(now).round() as u32,
+            running: rank.load.running(),
             last_chosen: rank.last_chosen,
             saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
             fit: &rank.fit,
@@ -211,7 +213,8 @@ impl State {
         let rank = &mut self.ranks[prospect.at];
         rank.last_chosen = self.turn;
         let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
-        let work = rank.load.work(&rank.fit, uncached, cached, now);
+        let network = rank.seen.network.as_secs_f64();
+        let work = rank.load.work(&rank.fit, (uncached, cached), network, now);
         rank.load.book(id, work, route.stream, now);
         rank.show_in_flight();
         let trial = rank.breaker.dispatched();

@@ -55,7 +55,7 @@ impl State {
         let rank = &mut self.ranks[at];
         if let Some(sample) = rank.load.first_token(id, now) {
             let network = rank.seen.network.as_secs_f64();
-            rank.fit.observe(sample.uncached, sample.cached, sample.engine_seconds(network));
+            rank.fit.observe(&sample.shape, sample.engine_seconds(network));
             rank.measured_at = Some(now);
         }
         self.metrics.first_token(&rank.metrics, forecast.ttft_seconds, seconds);

@@ -45,9 +45,12 @@ impl State {
                     "network_seconds": rank.seen.network.as_secs_f64(),
                     "caches": caches,
                     "prefill_fit": {
+                        "latency_seconds": fit.latency_seconds,
                         "fixed_seconds": fit.fixed_seconds,
                         "per_token_seconds": fit.per_token_seconds,
                         "per_pair_seconds": fit.per_pair_seconds,
+                        "decode_step_seconds": fit.decode_step_seconds,
+                        "decode_running_seconds": fit.decode_running_seconds,
                         "samples": rank.fit.samples(),
                     },
                 })
