@@ -54,6 +54,16 @@ impl Booking {
         self.slot
     }
 
+    /// Full blocks of the prompt.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Blocks of the prompt that have no keys.
+    pub(crate) fn extra(&self) -> u32 {
+        self.extra
+    }
+
     /// The node that the prompt's last full block ends.
     pub(crate) fn tail(&self) -> NodeId {
         self.tail

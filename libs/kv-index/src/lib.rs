@@ -65,6 +65,7 @@
 
 mod answers;
 mod booking;
+pub mod feedback;
 mod index;
 mod matches;
 mod node;

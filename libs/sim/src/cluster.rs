@@ -216,7 +216,8 @@ impl<'a> Cluster<'a> {
             EventKind::Finished { output_tokens } => {
                 record.finished = Some(event.at);
                 self.leases[index] = None;
-                self.gateway.finished(lease, output_tokens, event.at);
+                let cached = record.cached_tokens;
+                self.gateway.finished(lease, output_tokens, cached, event.at);
                 self.end(index, event.at);
             }
             EventKind::Resumed { .. } | EventKind::Token { .. } | EventKind::Preempted => {}

@@ -17,6 +17,7 @@ mod tests;
 use std::collections::HashMap;
 
 use domain::{BlockKey, LeaseId, LoadSample, Moment};
+use kv_index::feedback::Heard;
 use scheduling::{
     CandidateView, Coefficients, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank, score,
 };
@@ -232,17 +233,18 @@ impl Gateway {
         self.mirror.grow(&mut lease.held, lease.measure.output_blocks(lease.generated));
     }
 
-    /// A request ended with so many tokens of output.
-    pub fn finished(&mut self, id: LeaseId, generated: u32, now: Moment) {
+    /// A request ended: so many tokens of output, and so many of its prompt's in the cache.
+    pub fn finished(&mut self, id: LeaseId, generated: u32, cached_tokens: u32, now: Moment) {
         self.advance(now);
         self.progress(id, generated);
-        self.close(id, now);
+        let blocks = cached_tokens / self.config.block_tokens;
+        self.close(id, Heard::Found { blocks, slack: 1 }, now);
     }
 
     /// A request was refused by its engine.
     pub fn failed(&mut self, id: LeaseId, now: Moment) {
         self.advance(now);
-        self.close(id, now);
+        self.close(id, Heard::Nothing, now);
     }
 
     /// An engine's metrics were read.
@@ -276,12 +278,12 @@ impl Gateway {
         }
     }
 
-    fn close(&mut self, id: LeaseId, now: Moment) {
+    fn close(&mut self, id: LeaseId, heard: Heard, now: Moment) {
         let Some(lease) = self.leases.remove(&id) else { return };
         self.ranks[lease.rank].load.end(id, now);
         let output =
             lease.started.then_some(lease.measure).map(|m| m.cached_output_blocks(lease.generated));
-        self.mirror.release(lease.held, output);
+        self.mirror.release(lease.held, output, heard);
     }
 
     /// Ranks without samples start from what the others have learned.

@@ -172,8 +172,8 @@ impl<'a> Run<'a> {
         let Some(oldest) = self.window.pop_front() else { return };
         self.now = self.now + oldest.service;
         self.gateway.first_token(oldest.lease, self.now);
-        self.gateway.finished(oldest.lease, 1, self.now);
         let record = &mut self.records[oldest.request];
+        self.gateway.finished(oldest.lease, 1, record.cached_tokens, self.now);
         record.first_token = Some(self.now);
         record.finished = Some(self.now);
     }

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use domain::BlockKey;
+use kv_index::feedback::{Feedback, Heard, Sample, Told};
 use kv_index::{Booking, KvIndex, Matches, Slot};
 
 use crate::lru::{Evict, PlainLru};
@@ -23,13 +24,13 @@ pub enum MirrorKind {
 
 /// A request's part in the mirror.
 pub(super) enum Held {
-    Booked(Booking),
+    Booked(Booking, Sample),
     /// A plain cache has used its blocks when it was sent; nothing is held.
     Nothing,
 }
 
 pub(super) enum Mirror {
-    FreeQueue { index: Box<KvIndex>, slots: Vec<Slot>, matches: Matches },
+    FreeQueue { index: Box<KvIndex>, slots: Vec<Slot>, matches: Matches, feedback: Feedback },
     PlainLru { caches: Vec<PlainLru>, numbers: Numbers, prompt: Vec<u32> },
 }
 
@@ -38,8 +39,15 @@ impl Mirror {
         match kind {
             MirrorKind::FreeQueue => {
                 let mut index = Box::new(KvIndex::new());
-                let slots = blocks.iter().map(|blocks| index.add_rank(*blocks)).collect();
-                Self::FreeQueue { index, slots, matches: Matches::default() }
+                let mut feedback = Feedback::default();
+                let add = |blocks: &u32| {
+                    let slot = index.add_rank(*blocks);
+                    let group = u64::from(*blocks);
+                    feedback.set_told(slot, Told { blocks: *blocks, is_assumed: false, group });
+                    slot
+                };
+                let slots = blocks.iter().map(add).collect();
+                Self::FreeQueue { index, slots, matches: Matches::default(), feedback }
             }
             MirrorKind::PlainLru(evict) => Self::PlainLru {
                 caches: blocks.iter().map(|blocks| PlainLru::new(*blocks, evict)).collect(),
@@ -59,7 +67,7 @@ impl Mirror {
     ) {
         into.clear();
         match self {
-            Self::FreeQueue { index, slots, matches } => {
+            Self::FreeQueue { index, slots, matches, .. } => {
                 index.match_prefix(keys, matches);
                 into.extend(slots.iter().enumerate().map(|(rank, slot)| {
                     let found = matches.get(*slot);
@@ -101,8 +109,9 @@ impl Mirror {
 
     pub(super) fn book(&mut self, rank: usize, keys: &[BlockKey], extra: u32) -> Held {
         match self {
-            Self::FreeQueue { index, slots, .. } => {
-                Held::Booked(index.book(slots[rank], keys, extra))
+            Self::FreeQueue { index, slots, feedback, .. } => {
+                let sample = feedback.sample(slots[rank], keys);
+                Held::Booked(index.book(slots[rank], keys, extra), sample)
             }
             Self::PlainLru { caches, prompt, .. } => {
                 caches[rank].access(prompt);
@@ -112,23 +121,27 @@ impl Mirror {
     }
 
     pub(super) fn start(&mut self, held: &mut Held) {
-        if let (Self::FreeQueue { index, .. }, Held::Booked(booking)) = (self, held) {
-            let _ = index.start(booking);
+        if let (Self::FreeQueue { index, feedback, .. }, Held::Booked(booking, sample)) =
+            (self, held)
+        {
+            feedback.start(index, booking, sample);
         }
     }
 
     pub(super) fn grow(&mut self, held: &mut Held, output_blocks: u32) {
-        if let (Self::FreeQueue { index, .. }, Held::Booked(booking)) = (self, held) {
+        if let (Self::FreeQueue { index, .. }, Held::Booked(booking, _)) = (self, held) {
             index.grow(booking, output_blocks);
         }
     }
 
     /// The request is over; `output` blocks of its answer stay cached, or it never began.
-    pub(super) fn release(&mut self, held: Held, output: Option<u32>) {
-        if let (Self::FreeQueue { index, .. }, Held::Booked(booking)) = (self, held) {
+    pub(super) fn release(&mut self, held: Held, output: Option<u32>, heard: Heard) {
+        if let (Self::FreeQueue { index, feedback, .. }, Held::Booked(booking, sample)) =
+            (self, held)
+        {
             match output {
                 Some(blocks) => {
-                    index.finish(booking, blocks);
+                    let _ = feedback.finish(index, booking, sample, blocks, heard);
                 }
                 None => index.rollback(booking),
             }

@@ -1,0 +1,327 @@
+//! Correcting mirrors by what engines say they found.
+//!
+//! Many engines count, for every answer, the prompt tokens that were in their cache. Held against
+//! what the mirror found when it took the prefill to begin, that count says three things:
+//! - *The size of the cache.* What was found or lost lies at some [distance](reuse); the size that
+//!   [explains](evidence) the most observations becomes the mirror's capacity. Ranks that were
+//!   told the same size share what is seen.
+//! - *That a prefix is gone.* What a prompt no longer has, no other prompt that continues it there
+//!   has either: it is purged. After a run of requests that found nothing at all the rank is.
+//! - *What beliefs are worth*: the [standing](Standing).
+//!
+//! Engines that tell nothing are not followed and cost nothing. There is no clock in this: only
+//! observations count.
+
+mod evidence;
+mod reuse;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use domain::BlockKey;
+
+use crate::booking::Booking;
+use crate::index::KvIndex;
+use crate::types::Slot;
+use evidence::{Evidence, Step, believed, range, scaled, step_of};
+use reuse::{ReuseStack, Sighting};
+use standing::Record;
+
+pub use standing::Standing;
+
+/// Steps around the present size within which the mirror's own verdict counts, not the estimated
+/// distance: a mirror that is right must stay as it is.
+const NEAR: Step = 3;
+
+/// The size of a cache as its engine tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Blocks that can hold content.
+    pub blocks: u32,
+    /// Whether the engine did not tell and this was assumed for it.
+    pub is_assumed: bool,
+    /// Ranks of the same group are expected to be off by the same factor.
+    pub group: u64,
+}
+
+/// What an answer said about the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The request did not end well, or its counts cannot be compared with the mirror's.
+    Nothing,
+    /// The answer's counts leave out what was in the cache.
+    Silence,
+    /// Leading blocks of the prompt that were in the cache.
+    Found {
+        /// Their number.
+        blocks: u32,
+        /// How far it may be off by the way it was counted.
+        slack: u32,
+    },
+}
+
+/// A prompt's part in the feedback, from its booking to its end.
+#[derive(Debug, Default)]
+pub struct Sample {
+    sightings: Vec<Sighting>,
+    /// What the mirror found, once the prefill began.
+    believed: Option<u32>,
+}
+
+/// What an answer changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Correction {
+    /// Blocks that the mirror had found, and those that the engine had, where it told.
+    pub compared: Option<(u32, u32)>,
+    /// The modelled capacity, if it changed.
+    pub capacity: Option<u32>,
+    /// Blocks purged, as they continued a prefix that was lost.
+    pub purged_blocks: u32,
+    /// Whether the rank's whole cache was purged.
+    pub purged_rank: bool,
+}
+
+/// The feedback of the ranks of one index.
+#[derive(Default)]
+pub struct Feedback {
+    ranks: HashMap<Slot, Rank>,
+    shared: HashMap<u64, Evidence>,
+}
+
+struct Rank {
+    told: Told,
+    step: Step,
+    record: Record,
+    /// Only of a rank that reports.
+    followed: Option<Box<Followed>>,
+}
+
+struct Followed {
+    reuse: ReuseStack,
+    evidence: Evidence,
+}
+
+impl std::fmt::Debug for Feedback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feedback").field("ranks", &self.ranks.len()).finish_non_exhaustive()
+    }
+}
+
+impl Feedback {
+    /// Takes note of what the engine tells of its cache, at first or anew. Returns the capacity to
+    /// model it with: what was learned of the rank, or of others of its group, is kept.
+    pub fn set_told(&mut self, slot: Slot, told: Told) -> u32 {
+        let shared = self.shared.get(&told.group);
+        let step = shared.map_or(0, |shared| believed(&Evidence::own(), shared, 0, told.range()));
+        let rank = self.ranks.entry(slot).or_insert_with(|| Rank {
+            told,
+            step,
+            record: Record::default(),
+            followed: None,
+        });
+        if rank.told.group != told.group {
+            rank.step = step;
+            rank.followed = None;
+        }
+        rank.told = told;
+        let capacity = scaled(told.blocks, rank.step);
+        if let Some(followed) = &mut rank.followed {
+            followed.reuse.set_capacity(capacity);
+        }
+        capacity
+    }
+
+    /// Forgets a rank that was removed.
+    pub fn remove(&mut self, slot: Slot) {
+        let Some(rank) = self.ranks.remove(&slot) else { return };
+        let group = rank.told.group;
+        if self.ranks.values().all(|rank| rank.told.group != group) {
+            self.shared.remove(&group);
+        }
+    }
+
+    /// What reports have shown of a rank.
+    pub fn standing(&self, slot: Slot) -> Standing {
+        self.ranks.get(&slot).map_or(Standing::Silent, |rank| rank.record.standing())
+    }
+
+    /// The part of what the mirror believes of a rank that is to be counted on: 1, or less while
+    /// the rank is [distrusted](Standing::Distrusted).
+    pub fn trust(&self, slot: Slot) -> f64 {
+        self.ranks.get(&slot).map_or(1.0, |rank| rank.record.trust())
+    }
+
+    /// Blocks that the engine told, or that were assumed for it.
+    pub fn told_blocks(&self, slot: Slot) -> Option<u32> {
+        self.ranks.get(&slot).map(|rank| rank.told.blocks)
+    }
+
+    /// What is to be remembered of a prompt that was booked on the rank.
+    pub fn sample(&self, slot: Slot, keys: &[BlockKey]) -> Sample {
+        let followed = self.ranks.get(&slot).and_then(|rank| rank.followed.as_ref());
+        let sightings = followed.map_or_else(Vec::new, |followed| followed.reuse.sample(keys));
+        Sample { sightings, believed: None }
+    }
+
+    /// The predicted start of a prefill: [`KvIndex::start`].
+    pub fn start(&mut self, index: &mut KvIndex, booking: &mut Booking, sample: &mut Sample) {
+        if booking.is_started() {
+            return;
+        }
+        let cached = index.start(booking).cached_blocks;
+        sample.believed = Some(cached);
+        let rank = self.ranks.get_mut(&booking.slot());
+        if let Some(followed) = rank.and_then(|rank| rank.followed.as_mut()) {
+            let allocated = (booking.blocks() - cached).saturating_add(booking.extra());
+            followed.reuse.begin(&mut sample.sightings, cached, allocated);
+        }
+    }
+
+    /// The request's end: [`KvIndex::finish`], with the corrections that follow from the answer.
+    pub fn finish(
+        &mut self,
+        index: &mut KvIndex,
+        mut booking: Booking,
+        mut sample: Sample,
+        output_cached_blocks: u32,
+        heard: Heard,
+    ) -> Correction {
+        self.start(index, &mut booking, &mut sample);
+        let (slot, extra) = (booking.slot(), booking.extra());
+        let mut correction = Correction::default();
+        let Some(rank) = self.ranks.get_mut(&slot) else {
+            index.finish(booking, output_cached_blocks);
+            return correction;
+        };
+        let believed = sample.believed.unwrap_or(0);
+        match heard {
+            Heard::Found { blocks, slack } => {
+                let found = blocks.min(booking.blocks());
+                correction.compared = Some((believed, found));
+                rank.record.told(believed, found);
+                if believed > found.saturating_add(slack) {
+                    correction.purged_blocks = index.purge_booked(&booking, found);
+                }
+                let shared = self.shared.entry(rank.told.group).or_insert_with(Evidence::shared);
+                rank.followed.get_or_insert_with(|| {
+                    let capacity = scaled(rank.told.blocks, rank.step);
+                    Box::new(Followed {
+                        reuse: ReuseStack::new(slot.index, capacity),
+                        evidence: Evidence::own(),
+                    })
+                });
+                correction.capacity = rank.learn(shared, &sample, found, slack);
+            }
+            Heard::Silence => {
+                if rank.record.kept_silent(believed) {
+                    rank.followed = None;
+                }
+            }
+            Heard::Nothing => {}
+        }
+        index.finish(booking, output_cached_blocks);
+        correction.purged_rank = rank.record.take_emptied();
+        if correction.purged_rank {
+            index.purge_rank(slot);
+            if let Some(followed) = &mut rank.followed {
+                followed.reuse.clear();
+            }
+        }
+        let held = index.rank_stats(slot).map_or(0, |stats| stats.pinned_blocks);
+        rank.freed(&sample, output_cached_blocks, extra, held);
+        if let Some(capacity) = correction.capacity {
+            index.set_capacity(slot, capacity);
+        }
+        correction
+    }
+}
+
+impl Told {
+    fn range(&self) -> RangeInclusive<Step> {
+        range(self.is_assumed)
+    }
+}
+
+impl Rank {
+    /// Learns from a comparison. Returns the capacity if it changed.
+    fn learn(
+        &mut self,
+        shared: &mut Evidence,
+        sample: &Sample,
+        found: u32,
+        slack: u32,
+    ) -> Option<u32> {
+        let (told, followed, believed_blocks) =
+            (self.told, self.followed.as_mut()?, sample.believed?);
+        followed.reuse.correct(&sample.sightings, believed_blocks, found);
+        let seen = Seen { told: told.blocks, present: self.step, slack, believed_blocks, found };
+        let range = told.range();
+        for (is_hit, step) in seen.observations(&sample.sightings).into_iter().flatten() {
+            // What speaks against every size, or for every one, decides nothing.
+            if range.contains(&step) {
+                followed.evidence.observe(is_hit, step);
+                shared.observe(is_hit, step);
+            }
+        }
+        let step = believed(&followed.evidence, shared, self.step, range);
+        if step == self.step {
+            return None;
+        }
+        self.step = step;
+        let capacity = scaled(told.blocks, step);
+        followed.reuse.set_capacity(capacity);
+        Some(capacity)
+    }
+
+    /// A request's blocks were freed; of those without keys `kept` stay cached.
+    fn freed(&mut self, sample: &Sample, kept: u32, extra: u32, held: u32) {
+        if let Some(followed) = &mut self.followed {
+            followed.reuse.end(&sample.sightings, kept, extra, held);
+        }
+    }
+}
+
+/// One comparison.
+struct Seen {
+    told: u32,
+    present: Step,
+    slack: u32,
+    believed_blocks: u32,
+    found: u32,
+}
+
+impl Seen {
+    /// The deepest block that the engine had and the first one that it had not, as observations:
+    /// whether it was a hit, and the size that speaks against it.
+    fn observations(&self, sightings: &[Sighting]) -> [Option<(bool, Step)>; 2] {
+        let (believed, found) = (self.believed_blocks, self.found);
+        let more = found > believed.saturating_add(self.slack);
+        let less = believed > found.saturating_add(self.slack);
+        // Of what the mirror had lost, or had alone, only the blocks in between tell.
+        let above = if more { believed } else { 0 };
+        let below = if less { believed } else { u32::MAX };
+        let hit = sightings.iter().rev().find(|s| s.depth <= found && s.depth > above);
+        let missed = found.saturating_add(self.slack).max(if less { 0 } else { believed });
+        let miss = sightings.iter().find(|s| s.depth > missed && s.depth <= below);
+        let step = |sighting: Option<&Sighting>| Some(step_of(sighting?.distance?, self.told));
+        [
+            step(hit).map(|step| (true, self.settled(step, more))),
+            step(miss).map(|step| (false, self.settled(step, !less))),
+        ]
+    }
+
+    /// Near the present size, what the mirror said decides on which side of it an observation
+    /// falls: `above` it if the mirror had not had the block.
+    fn settled(&self, step: Step, above: bool) -> Step {
+        if (step - self.present).abs() > NEAR {
+            step
+        } else if above {
+            step.max(self.present)
+        } else {
+            step.min(self.present - 1)
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! How far back a prompt's blocks lie, in blocks that the engine has allocated since.
+//!
+//! A block that was freed goes to the back of its engine's free order. It is evicted when the
+//! blocks allocated since, and those before it in the order that were taken out of it again, leave
+//! no room: its *distance* is their number and the blocks that were held when it was freed. An
+//! engine with room for more blocks than that still has it, one with room for fewer does not. So
+//! the distance of what an engine had, or had no more, says something about its size, whatever
+//! size its mirror was given; it is kept for blocks that the mirror has long evicted, too.
+//!
+//! Allocations are counted exactly. Which blocks are met again is known from a sample of the keys
+//! alone, drawn by the key itself, whose size is bounded (the SHARDS method of Waldspurger et al.,
+//! FAST 2015); a sampled block stands for all those that were not drawn.
+
+use std::collections::{HashMap, VecDeque};
+
+use domain::BlockKey;
+
+/// Sampled keys of one rank. With this many a distance is right within 5 % (one deviation), and
+/// the table takes less than 20 KiB.
+const MAX_SAMPLED: usize = 896;
+
+/// Parts that the window is divided into; blocks of one part are taken to be equally old.
+const PARTS: i32 = 128;
+
+/// The window is so many times the modelled capacity: a larger cache shows by hits beyond it.
+const WINDOW_CAPACITIES: i64 = 2;
+
+/// A sampled block of a prompt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sighting {
+    key: BlockKey,
+    /// Its place in the prompt: 1 for the first block.
+    pub(super) depth: u32,
+    /// Blocks since it was freed, as the prefill began; unknown if it was not seen in the window.
+    pub(super) distance: Option<u32>,
+    /// The part of the window that it was freed in.
+    part: Option<u32>,
+}
+
+#[derive(Clone, Copy)]
+struct Stamp {
+    part: u32,
+    /// The part's count at which the distance is 0.
+    base: i32,
+}
+
+/// The distances of one rank.
+pub(super) struct ReuseStack {
+    /// Makes the samples of ranks differ, so that their errors do.
+    salt: u64,
+    /// One key of `1 << rarity` is sampled.
+    rarity: u32,
+    stamps: HashMap<BlockKey, Stamp>,
+    /// Per part, the oldest first: blocks that went by since it began.
+    passed: VecDeque<i32>,
+    /// Number of the oldest part.
+    first: u32,
+    window: i32,
+}
+
+impl ReuseStack {
+    /// `number` tells ranks apart.
+    pub(super) fn new(number: u32, capacity: u32) -> Self {
+        let mut stack = Self {
+            salt: u64::from(number).wrapping_mul(0xD6E8_FEB8_6659_FD93),
+            rarity: 0,
+            stamps: HashMap::new(),
+            passed: VecDeque::from([0]),
+            first: 0,
+            window: 0,
+        };
+        stack.set_capacity(capacity);
+        stack
+    }
+
+    /// Sets how far back it looks.
+    pub(super) fn set_capacity(&mut self, capacity: u32) {
+        let window = WINDOW_CAPACITIES * i64::from(capacity.max(1));
+        self.window = window.min(i64::from(i32::MAX / 4)) as i32;
+    }
+
+    /// Forgets all blocks.
+    pub(super) fn clear(&mut self) {
+        self.rarity = 0;
+        self.stamps.clear();
+        self.passed = VecDeque::from([0]);
+        self.first = 0;
+    }
+
+    /// The sampled ones of a prompt's blocks.
+    pub(super) fn sample(&self, keys: &[BlockKey]) -> Vec<Sighting> {
+        let numbered = (1..).zip(keys).filter(|(_, key)| self.is_sampled(**key));
+        numbered
+            .map(|(depth, &key)| Sighting { key, depth, distance: None, part: None })
+            .collect()
+    }
+
+    fn is_sampled(&self, key: BlockKey) -> bool {
+        // Fibonacci hashing: the product's high bits depend on the whole key.
+        let mixed = (key.0 ^ self.salt).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.rarity == 0 || mixed >> (64 - self.rarity) == 0
+    }
+
+    /// A prefill begins: notes how far back its blocks lie, then counts what it does to the
+    /// others. The leading `cached` blocks are there, `allocated` are taken.
+    pub(super) fn begin(&mut self, prompt: &mut [Sighting], cached: u32, allocated: u32) {
+        for sighting in prompt.iter_mut() {
+            let stamp = self.stamps.get(&sighting.key);
+            sighting.part = stamp.map(|stamp| stamp.part);
+            sighting.distance = stamp.and_then(|stamp| {
+                let passed = self.passed.get(stamp.part.checked_sub(self.first)? as usize)?;
+                Some(passed.saturating_sub(stamp.base).max(0) as u32)
+            });
+        }
+        for sighting in prompt.iter().filter(|s| s.depth <= cached) {
+            self.taken_out(sighting.part, 1 << self.rarity);
+        }
+        self.allocate(i32::try_from(allocated).unwrap_or(i32::MAX / 4));
+        self.stamp(prompt, 0);
+    }
+
+    /// The engine found `found` leading blocks where `believed` had been counted as found.
+    pub(super) fn correct(&mut self, prompt: &[Sighting], believed: u32, found: u32) {
+        let (low, high) = (believed.min(found), believed.max(found));
+        let sign = if found > believed { 1 } else { -1 };
+        for sighting in prompt.iter().filter(|s| s.depth > low && s.depth <= high) {
+            self.taken_out(sighting.part, sign << self.rarity);
+        }
+        self.allocate(-sign * (high - low) as i32);
+    }
+
+    /// A request is over: its blocks are freed while `held` others are held by requests. Of those
+    /// without a key `kept` are cached, `returned` are free again.
+    pub(super) fn end(&mut self, prompt: &[Sighting], kept: u32, returned: u32, held: u32) {
+        self.allocate(i64::from(kept).saturating_sub(i64::from(returned)) as i32);
+        self.stamp(prompt, held);
+    }
+
+    /// A block left the order that stood before everything freed after it.
+    fn taken_out(&mut self, part: Option<u32>, blocks: i32) {
+        let newer = part.map_or(0, |part| part.saturating_sub(self.first) as usize + 1);
+        for passed in self.passed.iter_mut().skip(newer) {
+            *passed = passed.saturating_add(blocks);
+        }
+    }
+
+    fn allocate(&mut self, blocks: i32) {
+        for passed in &mut self.passed {
+            *passed = passed.saturating_add(blocks);
+        }
+        if self.passed.back().is_some_and(|newest| *newest >= self.window / PARTS) {
+            self.passed.push_back(0);
+        }
+        let before = self.first;
+        while self.passed.len() > 1 && self.passed.front().is_some_and(|old| *old > self.window) {
+            self.passed.pop_front();
+            self.first += 1;
+        }
+        if self.first != before {
+            let first = self.first;
+            self.stamps.retain(|_, stamp| stamp.part >= first);
+        }
+    }
+
+    fn stamp(&mut self, prompt: &[Sighting], held: u32) {
+        let part = self.first + (self.passed.len() - 1) as u32;
+        let now = self.passed.back().copied().unwrap_or(0);
+        for sighting in prompt {
+            if self.is_sampled(sighting.key) {
+                // Those before it in the prompt are freed after it.
+                let behind = i64::from(held) + i64::from(sighting.depth);
+                let base = now.saturating_sub(i32::try_from(behind).unwrap_or(i32::MAX / 4));
+                self.stamps.insert(sighting.key, Stamp { part, base });
+            }
+        }
+        while self.stamps.len() > MAX_SAMPLED {
+            self.rarity += 1;
+            let mut stamps = std::mem::take(&mut self.stamps);
+            stamps.retain(|key, _| self.is_sampled(*key));
+            self.stamps = stamps;
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! How far a rank's beliefs can be trusted.
+
+/// Reports in a row, with no silence between, after which a rank counts as one that reports.
+const REPORTS: u32 = 4;
+
+/// Silent answers in a row after which it no longer does.
+const SILENCES: u32 = 24;
+
+/// Requests in a row that found nothing of what was believed, after which the whole cache is taken
+/// to be empty. One alone says little: requests for the log-probabilities of a prompt do not look
+/// into the cache.
+const EMPTY: u32 = 8;
+
+/// Requests over which the confirmed share of beliefs is averaged.
+const SHARE_MEMORY: f64 = 32.0;
+
+/// Of beliefs, in requests' worth, that an average must rest on.
+const SHARE_SAMPLES: u32 = 32;
+
+/// Confirmed share below which beliefs are no longer taken at their word, and above which they are
+/// again.
+const DISTRUST_BELOW: f64 = 0.5;
+const TRUST_ABOVE: f64 = 0.75;
+
+/// What reports have shown of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// The engine does not tell what it found.
+    #[default]
+    Silent,
+    /// It tells, and the mirror is corrected by it.
+    Confirmed,
+    /// It tells, and in spite of all correction the mirror is wrong: beliefs count for as much as
+    /// was confirmed lately.
+    Distrusted,
+}
+
+/// The record of one rank.
+#[derive(Default)]
+pub(super) struct Record {
+    standing: Standing,
+    reports: u32,
+    silences: u32,
+    empty: u32,
+    believed: f64,
+    confirmed: f64,
+    samples: u32,
+}
+
+impl Record {
+    pub(super) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// The part of a belief that is to be counted on, 0 to 1.
+    pub(super) fn trust(&self) -> f64 {
+        match self.standing {
+            Standing::Distrusted => self.share(),
+            Standing::Silent | Standing::Confirmed => 1.0,
+        }
+    }
+
+    fn share(&self) -> f64 {
+        if self.believed > 0.0 { self.confirmed / self.believed } else { 1.0 }
+    }
+
+    /// A report came: so many blocks were believed to be there, so many were.
+    pub(super) fn told(&mut self, believed: u32, found: u32) {
+        self.silences = 0;
+        self.reports = (self.reports + 1).min(REPORTS);
+        self.note_empty(believed, found);
+        if believed > 0 {
+            let keep = 1.0 - 1.0 / SHARE_MEMORY;
+            self.believed = self.believed * keep + f64::from(believed);
+            self.confirmed = self.confirmed * keep + f64::from(found.min(believed));
+            self.samples = (self.samples + 1).min(SHARE_SAMPLES);
+        }
+        self.standing = match self.standing {
+            Standing::Silent if self.reports < REPORTS => Standing::Silent,
+            Standing::Distrusted if self.share() <= TRUST_ABOVE => Standing::Distrusted,
+            _ if self.samples == SHARE_SAMPLES && self.share() < DISTRUST_BELOW => {
+                Standing::Distrusted
+            }
+            _ => Standing::Confirmed,
+        };
+    }
+
+    /// An answer came without a report. Some engines leave out a zero, so it counts only where
+    /// something had been believed. Returns whether the rank no longer counts as one that reports.
+    pub(super) fn kept_silent(&mut self, believed: u32) -> bool {
+        if believed == 0 || self.standing == Standing::Silent {
+            self.reports = 0;
+            return self.standing == Standing::Silent;
+        }
+        self.note_empty(believed, 0);
+        self.silences += 1;
+        let silent = self.silences >= SILENCES;
+        if silent {
+            *self = Self::default();
+        }
+        silent
+    }
+
+    fn note_empty(&mut self, believed: u32, found: u32) {
+        if found > 0 {
+            self.empty = 0;
+        } else if believed > 0 {
+            self.empty += 1;
+        }
+    }
+
+    /// Whether the cache is taken to have been emptied; says so once.
+    pub(super) fn take_emptied(&mut self) -> bool {
+        let emptied = self.empty >= EMPTY;
+        if emptied {
+            self.empty = 0;
+        }
+        emptied
+    }
+}
