@@ -192,17 +192,21 @@ pub enum EvidenceLevel {
     Text,
     /// The engine's eviction mirrored, nothing heard back.
     Model,
+    /// The mirror corrected by the cached tokens that the engine reports.
+    Feedback,
 }
 
 impl EvidenceLevel {
     /// Every level, for metrics that show one series per level.
-    pub const ALL: [EvidenceLevel; 2] = [EvidenceLevel::Text, EvidenceLevel::Model];
+    pub const ALL: [EvidenceLevel; 3] =
+        [EvidenceLevel::Text, EvidenceLevel::Model, EvidenceLevel::Feedback];
 
     /// The name in labels, logs and answers.
     pub const fn as_str(self) -> &'static str {
         match self {
             EvidenceLevel::Text => "text",
             EvidenceLevel::Model => "model",
+            EvidenceLevel::Feedback => "feedback",
         }
     }
 }

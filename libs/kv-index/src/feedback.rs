@@ -102,6 +102,9 @@ struct Rank {
 struct Followed {
     reuse: ReuseStack,
     evidence: Evidence,
+    /// What requests said that found nothing at all: misses if the next one finds something, no
+    /// sign of the cache's size if it was emptied.
+    held_back: Vec<(bool, Step)>,
 }
 
 impl std::fmt::Debug for Feedback {
@@ -154,6 +157,12 @@ impl Feedback {
         self.ranks.get(&slot).map_or(1.0, |rank| rank.record.trust())
     }
 
+    /// What was believed of a rank less what it had, as a share of the prompts, averaged over the
+    /// last reports.
+    pub fn gap(&self, slot: Slot) -> f64 {
+        self.ranks.get(&slot).map_or(0.0, |rank| rank.record.gap())
+    }
+
     /// Blocks that the engine told, or that were assumed for it.
     pub fn told_blocks(&self, slot: Slot) -> Option<u32> {
         self.ranks.get(&slot).map(|rank| rank.told.blocks)
@@ -201,7 +210,7 @@ impl Feedback {
             Heard::Found { blocks, slack } => {
                 let found = blocks.min(booking.blocks());
                 correction.compared = Some((believed, found));
-                rank.record.told(believed, found);
+                rank.record.told(believed, found, booking.blocks());
                 if believed > found.saturating_add(slack) {
                     correction.purged_blocks = index.purge_booked(&booking, found);
                 }
@@ -211,6 +220,7 @@ impl Feedback {
                     Box::new(Followed {
                         reuse: ReuseStack::new(slot.index, capacity),
                         evidence: Evidence::own(),
+                        held_back: Vec::new(),
                     })
                 });
                 correction.capacity = rank.learn(shared, &sample, found, slack);
@@ -228,6 +238,7 @@ impl Feedback {
             index.purge_rank(slot);
             if let Some(followed) = &mut rank.followed {
                 followed.reuse.clear();
+                followed.held_back.clear();
             }
         }
         let held = index.rank_stats(slot).map_or(0, |stats| stats.pinned_blocks);
@@ -259,12 +270,15 @@ impl Rank {
         followed.reuse.correct(&sample.sightings, believed_blocks, found);
         let seen = Seen { told: told.blocks, present: self.step, slack, believed_blocks, found };
         let range = told.range();
-        for (is_hit, step) in seen.observations(&sample.sightings).into_iter().flatten() {
-            // What speaks against every size, or for every one, decides nothing.
-            if range.contains(&step) {
-                followed.evidence.observe(is_hit, step);
-                shared.observe(is_hit, step);
-            }
+        let observations = seen.observations(&sample.sightings).into_iter().flatten();
+        // What speaks against every size, or for every one, decides nothing.
+        followed.held_back.extend(observations.filter(|(_, step)| range.contains(step)));
+        if found == 0 && believed_blocks > 0 {
+            return None;
+        }
+        for (is_hit, step) in followed.held_back.drain(..) {
+            followed.evidence.observe(is_hit, step);
+            shared.observe(is_hit, step);
         }
         let step = believed(&followed.evidence, shared, self.step, range);
         if step == self.step {

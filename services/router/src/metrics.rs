@@ -12,7 +12,7 @@ use prometheus::{
 };
 
 use rank::RankFamilies;
-pub(crate) use rank::RankMetrics;
+pub(crate) use rank::{Purge, RankMetrics};
 
 /// From 5 µs: a decision is expected to take tens of microseconds.
 const DECISION_BUCKETS: &[f64] =
@@ -186,7 +186,7 @@ pub(crate) struct PoolMetrics {
     pub(crate) leases_reaped: IntCounter,
     pub(crate) rollbacks: IntCounter,
     ttft_error: Histogram,
-    evidence_changes: [IntCounter; 2],
+    evidence_changes: [IntCounter; 3],
 }
 
 impl PoolMetrics {

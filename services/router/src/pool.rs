@@ -9,9 +9,11 @@
 //! - [`reconcile`]: ranks come, change and go with the fleet
 //! - [`decide`]: a Route becomes a booked choice
 //! - [`report`]: what became of it
+//! - [`feedback`]: what engines found in their caches, and what beliefs are worth
 //! - [`trace`], [`view`]: what operators are told
 
 mod decide;
+mod feedback;
 mod lease;
 mod measure;
 mod profile;
@@ -27,7 +29,8 @@ use std::sync::Arc;
 use domain::{
     Backend, BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RejectReason, Report, Route,
 };
-use kv_index::{KvIndex, Matches};
+use kv_index::feedback::{Feedback, Told};
+use kv_index::{KvIndex, Matches, Slot};
 use parking_lot::Mutex;
 use scheduling::{Config, PrefillFit};
 
@@ -87,6 +90,8 @@ struct Mirror {
     unit: BlockUnit,
     index: KvIndex,
     matches: Matches,
+    /// What the engines of its ranks say they found.
+    feedback: Feedback,
 }
 
 impl Pool {
@@ -178,13 +183,26 @@ impl Pool {
     }
 }
 
+impl Mirror {
+    /// The engine tells its size, at first or anew.
+    fn set_told(&mut self, slot: Slot, told: Told) {
+        let capacity = self.feedback.set_told(slot, told);
+        self.index.set_capacity(slot, capacity);
+    }
+}
+
 impl State {
     /// The number of the index of `unit`, made on first use.
     fn mirror(&mut self, unit: BlockUnit) -> usize {
         if let Some(i) = self.mirrors.iter().position(|m| m.unit == unit) {
             return i;
         }
-        self.mirrors.push(Mirror { unit, index: KvIndex::new(), matches: Matches::default() });
+        self.mirrors.push(Mirror {
+            unit,
+            index: KvIndex::new(),
+            matches: Matches::default(),
+            feedback: Feedback::default(),
+        });
         self.mirrors.len() - 1
     }
 
@@ -192,8 +210,10 @@ impl State {
     fn ensure_slot(&mut self, at: usize, mirror: usize) {
         let (rank, mirror_state) = (&mut self.ranks[at], &mut self.mirrors[mirror]);
         if rank.slot(mirror).is_none() {
-            let capacity = rank.profile.capacity(mirror_state.unit, self.scaled_by);
-            rank.set_slot(mirror, mirror_state.index.add_rank(capacity));
+            let told = rank.profile.told(mirror_state.unit, self.scaled_by);
+            let slot = mirror_state.index.add_rank(told.blocks);
+            mirror_state.set_told(slot, told);
+            rank.set_slot(mirror, slot);
         }
     }
 
@@ -234,7 +254,7 @@ impl State {
             .map(|(id, seconds)| {
                 tracing::warn!(model = %self.model, lease = id.0, "a lease was never closed");
                 self.metrics.leases_reaped.inc();
-                self.close(id, now);
+                self.close(id, None, now);
                 (id, Outcome::Ended { ending: Ending::Reaped, seconds })
             })
             .collect()
@@ -246,15 +266,20 @@ impl State {
             rank.metrics.queue_delay.set(rank.load.queue_delay_seconds(now));
             rank.metrics.breaker(rank.breaker.gate(now));
             rank.show_in_flight();
-            let (mut resident, mut capacity) = (0, 0);
+            let (mut resident, mut capacity, mut told) = (0, 0, 0);
             for &(mirror, slot) in rank.slots() {
-                if let Some(stats) = self.mirrors[mirror].index.rank_stats(slot) {
+                let mirror = &self.mirrors[mirror];
+                if let Some(stats) = mirror.index.rank_stats(slot) {
                     resident += i64::from(stats.resident_keyed_blocks);
-                    capacity = capacity.max(i64::from(stats.capacity));
+                    if capacity < i64::from(stats.capacity) {
+                        capacity = i64::from(stats.capacity);
+                        told = mirror.feedback.told_blocks(slot).map_or(0, i64::from);
+                    }
                 }
             }
             rank.metrics.resident.set(resident);
             rank.metrics.capacity.set(capacity);
+            rank.metrics.told_capacity.set(told);
         }
     }
 }
@@ -265,7 +290,7 @@ fn start(mirrors: &mut [Mirror], lease: &mut Lease) {
         && !blocks.started
     {
         blocks.started = true;
-        // What it hit was foretold by the decision; the engine's own count comes with the usage.
-        let _ = mirrors[blocks.mirror].index.start(&mut blocks.booking);
+        let Mirror { index, feedback, .. } = &mut mirrors[blocks.mirror];
+        feedback.start(index, &mut blocks.booking, &mut blocks.sample);
     }
 }

@@ -90,9 +90,7 @@ impl ReuseStack {
     /// The sampled ones of a prompt's blocks.
     pub(super) fn sample(&self, keys: &[BlockKey]) -> Vec<Sighting> {
         let numbered = (1..).zip(keys).filter(|(_, key)| self.is_sampled(**key));
-        numbered
-            .map(|(depth, &key)| Sighting { key, depth, distance: None, part: None })
-            .collect()
+        numbered.map(|(depth, &key)| Sighting { key, depth, distance: None, part: None }).collect()
     }
 
     fn is_sampled(&self, key: BlockKey) -> bool {

@@ -45,6 +45,7 @@ pub(super) struct Record {
     believed: f64,
     confirmed: f64,
     samples: u32,
+    gap: f64,
 }
 
 impl Record {
@@ -64,8 +65,15 @@ impl Record {
         if self.believed > 0.0 { self.confirmed / self.believed } else { 1.0 }
     }
 
-    /// A report came: so many blocks were believed to be there, so many were.
-    pub(super) fn told(&mut self, believed: u32, found: u32) {
+    /// Blocks believed less blocks found, as a share of the prompt's, averaged.
+    pub(super) fn gap(&self) -> f64 {
+        self.gap
+    }
+
+    /// A report came: so many blocks of a prompt were believed to be there, so many were.
+    pub(super) fn told(&mut self, believed: u32, found: u32, prompt: u32) {
+        let gap = (f64::from(believed) - f64::from(found)) / f64::from(prompt.max(1));
+        self.gap += (gap - self.gap) / SHARE_MEMORY;
         self.silences = 0;
         self.reports = (self.reports + 1).min(REPORTS);
         self.note_empty(believed, found);
@@ -88,9 +96,12 @@ impl Record {
     /// An answer came without a report. Some engines leave out a zero, so it counts only where
     /// something had been believed. Returns whether the rank no longer counts as one that reports.
     pub(super) fn kept_silent(&mut self, believed: u32) -> bool {
-        if believed == 0 || self.standing == Standing::Silent {
+        if believed == 0 {
+            return false;
+        }
+        if self.standing == Standing::Silent {
             self.reports = 0;
-            return self.standing == Standing::Silent;
+            return true;
         }
         self.note_empty(believed, 0);
         self.silences += 1;

@@ -48,12 +48,12 @@ fn an_answer_is_believed_to_take_room_and_the_prompt_to_stay() {
     assert_eq!(routed.believed_blocks, 0);
     gateway.first_token(routed.lease, at(0.1));
     gateway.progress(routed.lease, 20);
-    gateway.finished(routed.lease, 60, at(1.0));
+    gateway.finished(routed.lease, 60, 0, at(1.0));
     let again = gateway.route(prompt, &mut prefix, None, at(2.0));
     assert_eq!(again.believed_blocks, 10);
     // The engine has more than is believed, or less: the truth replaces what is confirmed.
     gateway.first_token(again.lease, at(2.1));
-    gateway.finished(again.lease, 1, at(2.2));
+    gateway.finished(again.lease, 1, 10 * BLOCK, at(2.2));
     let shown = gateway.route(prompt, &mut prefix, Some(&[3]), at(3.0));
     assert_eq!(shown.believed_blocks, 3);
 }
@@ -69,7 +69,7 @@ fn a_refused_request_leaves_nothing() {
     let b = Prompt { keys: &second, tokens: 300 * BLOCK + 1 };
     let refused = gateway.route(b, &mut prefix, None, at(0.0));
     gateway.failed(refused.lease, at(0.0));
-    gateway.finished(a.lease, 1, at(1.0));
+    gateway.finished(a.lease, 1, 0, at(1.0));
     assert_eq!(gateway.route(b, &mut prefix, None, at(2.0)).believed_blocks, 0);
     assert_eq!(gateway.leases.len(), 1);
 }

@@ -23,6 +23,10 @@ pub(super) struct RankFamilies {
     in_flight: IntGaugeVec,
     resident: IntGaugeVec,
     capacity: IntGaugeVec,
+    told_capacity: IntGaugeVec,
+    capacity_corrections: IntCounterVec,
+    purges: IntCounterVec,
+    belief_gap: GaugeVec,
     evidence: IntGaugeVec,
     breaker: IntGaugeVec,
 }
@@ -40,6 +44,15 @@ impl RankFamilies {
             RANK_LABELS,
         )?;
         r.register(Box::new(queue_delay.clone()))?;
+        let belief_gap = GaugeVec::new(
+            Opts::new(
+                "warmpath_router_belief_gap_ratio",
+                "What the rank's cache was believed to hold of prompts less what its engine found, \
+                 as a share of the prompts, averaged over the last reports.",
+            ),
+            RANK_LABELS,
+        )?;
+        r.register(Box::new(belief_gap.clone()))?;
         Ok(Self {
             predicted_cached: counters(
                 r,
@@ -91,9 +104,28 @@ impl RankFamilies {
             capacity: gauges(
                 r,
                 "warmpath_router_capacity_blocks",
-                "Blocks that the rank's cache can hold.",
+                "Blocks that the rank's cache is modelled to hold.",
                 RANK_LABELS,
             )?,
+            told_capacity: gauges(
+                r,
+                "warmpath_router_told_capacity_blocks",
+                "Blocks that the rank's cache can hold as its engine tells, or as assumed for it.",
+                RANK_LABELS,
+            )?,
+            capacity_corrections: counters(
+                r,
+                "warmpath_router_capacity_corrections_total",
+                "Changes of the modelled capacity by what the engine found.",
+                RANK_LABELS,
+            )?,
+            purges: counters(
+                r,
+                "warmpath_router_purges_total",
+                "Beliefs given up as the engine found less: of a prefix, or of the whole rank.",
+                &["model", "backend", "rank", "scope"],
+            )?,
+            belief_gap,
             evidence: gauges(
                 r,
                 "warmpath_router_evidence_level",
@@ -127,6 +159,10 @@ impl RankFamilies {
             in_flight: f.in_flight.with_label_values(&labels),
             resident: f.resident.with_label_values(&labels),
             capacity: f.capacity.with_label_values(&labels),
+            told_capacity: f.told_capacity.with_label_values(&labels),
+            capacity_corrections: f.capacity_corrections.with_label_values(&labels),
+            purges: Purge::ALL.map(|p| f.purges.with_label_values(&with(p.as_str()))),
+            belief_gap: f.belief_gap.with_label_values(&labels),
             evidence: EvidenceLevel::ALL.map(|l| f.evidence.with_label_values(&with(l.as_str()))),
             breaker: Gate::ALL.map(|g| f.breaker.with_label_values(&with(g.as_str()))),
         }
@@ -138,16 +174,23 @@ impl RankFamilies {
         let labels = [model.as_str(), id.backend.as_str(), number.as_str()];
         let with = |last| [labels[0], labels[1], labels[2], last];
         let f = self;
-        for counter in [&f.predicted_cached, &f.delivered_cached, &f.ejections] {
+        let counters =
+            [&f.predicted_cached, &f.delivered_cached, &f.ejections, &f.capacity_corrections];
+        for counter in counters {
             let _ = counter.remove_label_values(&labels);
         }
         for sum in [&f.predicted_ttft, &f.delivered_ttft] {
             let _ = sum.remove_label_values(&labels);
         }
-        for gauge in [&f.in_flight, &f.resident, &f.capacity] {
+        for gauge in [&f.in_flight, &f.resident, &f.capacity, &f.told_capacity] {
             let _ = gauge.remove_label_values(&labels);
         }
-        let _ = f.queue_delay.remove_label_values(&labels);
+        for gauge in [&f.queue_delay, &f.belief_gap] {
+            let _ = gauge.remove_label_values(&labels);
+        }
+        for purge in Purge::ALL {
+            let _ = f.purges.remove_label_values(&with(purge.as_str()));
+        }
         for outcome in CachedPrediction::ALL {
             let _ = f.cached_predictions.remove_label_values(&with(outcome.as_str()));
         }
@@ -187,6 +230,24 @@ impl CachedPrediction {
     }
 }
 
+/// How much was purged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purge {
+    Prefix,
+    Rank,
+}
+
+impl Purge {
+    const ALL: [Purge; 2] = [Purge::Prefix, Purge::Rank];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Purge::Prefix => "prefix",
+            Purge::Rank => "rank",
+        }
+    }
+}
+
 /// The handles of a rank.
 pub(crate) struct RankMetrics {
     predicted_cached: IntCounter,
@@ -199,7 +260,11 @@ pub(crate) struct RankMetrics {
     pub(crate) in_flight: IntGauge,
     pub(crate) resident: IntGauge,
     pub(crate) capacity: IntGauge,
-    evidence: [IntGauge; 2],
+    pub(crate) told_capacity: IntGauge,
+    pub(crate) capacity_corrections: IntCounter,
+    purges: [IntCounter; 2],
+    pub(crate) belief_gap: Gauge,
+    evidence: [IntGauge; 3],
     breaker: [IntGauge; 3],
 }
 
@@ -220,6 +285,10 @@ impl RankMetrics {
             2
         };
         self.cached_predictions[outcome].inc();
+    }
+
+    pub(crate) fn purged(&self, purge: Purge) {
+        self.purges[usize::from(purge == Purge::Rank)].inc();
     }
 
     pub(crate) fn evidence(&self, level: EvidenceLevel) {

@@ -147,6 +147,7 @@ impl State {
         let number = self.mirror(unit);
         self.ensure_slot(at, number);
         prospect.mirror = Some(number);
+        prospect.level = self.level(at, prospect.level, prospect.mirror);
         let mirror = &self.mirrors[number];
         let Some(slot) = self.ranks[at].slot(number) else { return prospect };
         prospect.matched_blocks = match list {
@@ -154,7 +155,8 @@ impl State {
             None => 0,
         };
         let engine_block = profile.tokens.map_or(1, |t| t.engine_block);
-        prospect.cached_tokens = cached_tokens(unit, prompt, prospect.matched_blocks, engine_block);
+        let cached = cached_tokens(unit, prompt, prospect.matched_blocks, engine_block);
+        prospect.cached_tokens = (f64::from(cached) * mirror.feedback.trust(slot)) as u32;
         prospect.uncached_tokens = prompt.tokens - prospect.cached_tokens;
         let new_blocks = measure.prompt_blocks().saturating_sub(prospect.matched_blocks);
         prospect.evict_tokens = measure.tokens(mirror.index.evictable_after(slot, new_blocks));
@@ -237,7 +239,7 @@ impl State {
     /// Tokens that a prediction of cached tokens may be off by: one block.
     fn grain(&self, prospect: &Prospect) -> u32 {
         match (prospect.level, self.ranks[prospect.at].profile.tokens) {
-            (EvidenceLevel::Model, Some(tokens)) => tokens.engine_block,
+            (EvidenceLevel::Model | EvidenceLevel::Feedback, Some(tokens)) => tokens.engine_block,
             _ => prospect.measure.map_or(1, |m| m.tokens(1)),
         }
     }
@@ -248,8 +250,10 @@ impl State {
         let keys = prospect.list.map_or(&[][..], |list| &prompt.keys[list].keys);
         let keyed = u32::try_from(keys.len()).unwrap_or(u32::MAX);
         let extra = measure.prompt_blocks().saturating_sub(keyed);
-        let booking = self.mirrors[number].index.book(slot, keys, extra);
-        Some(BookedBlocks { mirror: number, booking, started: false, measure, keyed })
+        let mirror = &mut self.mirrors[number];
+        let sample = mirror.feedback.sample(slot, keys);
+        let booking = mirror.index.book(slot, keys, extra);
+        Some(BookedBlocks { mirror: number, booking, sample, started: false, measure, keyed })
     }
 
     fn decision(&self, lease: LeaseId, prospects: &[Prospect], selection: &Selection) -> Decision {

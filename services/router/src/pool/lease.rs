@@ -2,6 +2,7 @@
 
 use domain::{LeaseId, Moment};
 use kv_index::Booking;
+use kv_index::feedback::Sample;
 
 use super::measure::Measure;
 use super::rank::RankKey;
@@ -49,6 +50,8 @@ pub(crate) struct BookedBlocks {
     pub(crate) mirror: usize,
     /// The booking there.
     pub(crate) booking: Booking,
+    /// What is compared when the engine tells what it found.
+    pub(crate) sample: Sample,
     /// Whether the prefill is taken to have begun.
     pub(crate) started: bool,
     /// How the request lies in blocks.

@@ -2,6 +2,10 @@
 
 use domain::{BlockUnit, Prompt};
 
+/// Another's count of a prompt's tokens, by ours: beyond this it counts something else, such as
+/// the several prompts of one request.
+const SAME_PROMPT: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+
 /// A prompt's length in the unit of one KV index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Measure {
@@ -11,16 +15,17 @@ pub(crate) struct Measure {
     block: u64,
     /// Tokens or bytes for one token.
     per_token: f64,
+    is_text: bool,
 }
 
 impl Measure {
     /// `bytes_per_token` counts for text blocks only.
     pub(crate) fn new(unit: BlockUnit, prompt: &Prompt, bytes_per_token: f64) -> Self {
-        let (length, per_token) = match unit {
-            BlockUnit::Tokens(_) => (prompt.tokens, 1.0),
-            BlockUnit::Bytes(_) => (prompt.text_bytes, bytes_per_token),
+        let (length, per_token, is_text) = match unit {
+            BlockUnit::Tokens(_) => (prompt.tokens, 1.0, false),
+            BlockUnit::Bytes(_) => (prompt.text_bytes, bytes_per_token, true),
         };
-        Self { prompt: u64::from(length), block: u64::from(unit.size().max(1)), per_token }
+        Self { prompt: u64::from(length), block: u64::from(unit.size().max(1)), per_token, is_text }
     }
 
     /// Blocks that the prompt occupies, its partial tail included.
@@ -39,6 +44,32 @@ impl Measure {
     pub(crate) fn cached_output_blocks(&self, generated: u32, keyed: u32) -> u32 {
         let computed = self.prompt + self.units(generated.saturating_sub(1));
         clamp(computed / self.block).saturating_sub(keyed)
+    }
+
+    /// Full blocks of the prompt.
+    pub(crate) fn full_blocks(&self) -> u32 {
+        clamp(self.prompt / self.block)
+    }
+
+    /// Full blocks in a leading share of the prompt: `part` of its `whole` tokens as another
+    /// counted them.
+    pub(crate) fn blocks_in(&self, part: u64, whole: u64) -> u32 {
+        let units =
+            u128::from(part.min(whole)) * u128::from(self.prompt) / u128::from(whole.max(1));
+        u32::try_from(units / u128::from(self.block)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a count of the whole prompt's tokens can be of the same prompt. At text level our
+    /// own is only an estimate.
+    pub(crate) fn agrees_with(&self, tokens: u64) -> bool {
+        let ours = (self.prompt as f64 / self.per_token).max(1.0);
+        tokens > 0 && SAME_PROMPT.contains(&(tokens as f64 / ours))
+    }
+
+    /// How far a count of cached blocks may be off. The share of the text is not that of the
+    /// tokens.
+    pub(crate) fn slack(&self) -> u32 {
+        if self.is_text { 2 + self.full_blocks() / 16 } else { 1 }
     }
 
     /// Tokens in `blocks` blocks.

@@ -1,6 +1,7 @@
 //! What is known of the cache of one rank, and so which index mirrors it.
 
 use domain::{Backend, BlockUnit, EvidenceLevel, RankState, ServedModel};
+use kv_index::feedback::Told;
 
 /// Tokens assumed to fit a cache whose engine does not tell. A mirror that is too large costs
 /// stale belief, one that is too small forgets what is warm; at moderate load the second costs
@@ -14,6 +15,8 @@ pub(crate) struct Profile {
     pub(crate) tokens: Option<TokenBlocks>,
     /// Tokens it can hold in all.
     pub(crate) capacity_tokens: u64,
+    /// Whether the engine does not tell, and that is an assumption.
+    pub(crate) is_assumed: bool,
     /// Whether it keeps prefixes at all.
     pub(crate) caches: bool,
 }
@@ -34,7 +37,12 @@ impl Profile {
     /// as an approximation.
     pub(crate) fn of(backend: &Backend, model: &ServedModel, rank: &RankState) -> Self {
         let Some(cache) = rank.cache else {
-            return Self { tokens: None, capacity_tokens: UNKNOWN_CAPACITY_TOKENS, caches: true };
+            return Self {
+                tokens: None,
+                capacity_tokens: UNKNOWN_CAPACITY_TOKENS,
+                is_assumed: true,
+                caches: true,
+            };
         };
         let capacity_tokens = u64::from(cache.usable_blocks) * u64::from(cache.block_size);
         let tokens = backend.token_unit(model, rank).map(|unit| TokenBlocks {
@@ -42,7 +50,7 @@ impl Profile {
             engine_block: cache.block_size,
             capacity: blocks(capacity_tokens, unit.size()),
         });
-        Self { tokens, capacity_tokens, caches: cache.prefix_caching }
+        Self { tokens, capacity_tokens, is_assumed: false, caches: cache.prefix_caching }
     }
 
     /// The level that this profile allows for.
@@ -54,8 +62,23 @@ impl Profile {
         }
     }
 
+    /// The unit of the index that mirrors it.
+    pub(crate) fn unit(&self) -> BlockUnit {
+        self.tokens.map_or(BlockUnit::TEXT, |tokens| tokens.unit)
+    }
+
+    /// What the engine tells of its size, in blocks of `unit`. Engines of one pool that tell the
+    /// same are expected to be off by the same factor.
+    pub(crate) fn told(&self, unit: BlockUnit, bytes_per_token: f64) -> Told {
+        Told {
+            blocks: self.capacity(unit, bytes_per_token),
+            is_assumed: self.is_assumed,
+            group: if self.is_assumed { 0 } else { self.capacity_tokens },
+        }
+    }
+
     /// The cache's capacity in blocks of `unit`.
-    pub(crate) fn capacity(&self, unit: BlockUnit, bytes_per_token: f64) -> u32 {
+    fn capacity(&self, unit: BlockUnit, bytes_per_token: f64) -> u32 {
         match (unit, self.tokens) {
             (BlockUnit::Tokens(_), Some(tokens)) => tokens.capacity,
             (BlockUnit::Tokens(size), None) => blocks(self.capacity_tokens, size),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use domain::{Backend, BackendId, BlockUnit, Moment, RankId, RankState, ServedModel};
+use domain::{Backend, BackendId, Moment, RankId, RankState, ServedModel};
 use scheduling::{Coefficients, PrefillFit};
 
 use super::State;
@@ -103,23 +103,28 @@ impl State {
         if !rank.observe(seat.backend, seat.model, state) {
             return;
         }
-        let (profile, level) = (rank.profile, rank.profile.level());
+        let profile = rank.profile;
         for &(mirror, slot) in rank.slots() {
-            let unit = self.mirrors[mirror].unit;
-            self.mirrors[mirror].index.set_capacity(slot, profile.capacity(unit, self.scaled_by));
+            let mirror = &mut self.mirrors[mirror];
+            mirror.set_told(slot, profile.told(mirror.unit, self.scaled_by));
         }
-        self.set_level(at, level);
         self.home(at);
+        self.set_level(at, self.level(at, profile.level(), self.home_of(at)));
     }
 
     /// The slot that the rank's own profile calls for; others come when a Route needs them.
     fn home(&mut self, at: usize) {
         let profile = self.ranks[at].profile;
         if profile.caches {
-            let unit = profile.tokens.map_or(BlockUnit::TEXT, |t| t.unit);
-            let mirror = self.mirror(unit);
+            let mirror = self.mirror(profile.unit());
             self.ensure_slot(at, mirror);
         }
+    }
+
+    /// Its number, once it is there.
+    fn home_of(&self, at: usize) -> Option<usize> {
+        let unit = self.ranks[at].profile.unit();
+        self.mirrors.iter().position(|mirror| mirror.unit == unit)
     }
 
     /// Takes a rank out. Its holders vanish at once; leases that are still open find no rank.
@@ -131,6 +136,7 @@ impl State {
         }
         for &(mirror, slot) in rank.slots() {
             self.mirrors[mirror].index.remove_rank(slot);
+            self.mirrors[mirror].feedback.remove(slot);
         }
         self.families.remove_rank(&self.model, &rank.id);
         tracing::info!(

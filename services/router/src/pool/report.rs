@@ -2,8 +2,10 @@
 
 use domain::{BlockUnit, FailureClass, LeaseId, Moment, Report, Usage};
 
+use super::feedback::heard;
 use super::lease::{BookedBlocks, Lease};
-use super::{State, start};
+use super::rank::RankKey;
+use super::{Mirror, State, start};
 use crate::explain::{Ending, Outcome};
 
 /// Output tokens after which a trial of a broken rank has shown that its engine generates. One
@@ -37,7 +39,7 @@ impl State {
             Report::Finished { usage, .. } => self.finished(id, usage, now),
             Report::Failed { class, .. } => self.failed(id, class, now),
             Report::Cancelled { .. } => {
-                let lease = self.close(id, now)?;
+                let lease = self.close(id, None, now)?;
                 let seconds = now.seconds_since(lease.at);
                 Some(Outcome::Ended { ending: Ending::Cancelled, seconds })
             }
@@ -95,7 +97,7 @@ impl State {
         // It ran, even if its first token was not seen.
         start(&mut self.mirrors, lease);
         let trial = std::mem::take(&mut lease.trial);
-        let lease = self.close(id, now)?;
+        let lease = self.close(id, usage, now)?;
         if let Some(rank) = self.rank_mut(lease.rank) {
             rank.breaker.succeeded(trial);
             if let Some(delivered) = usage.and_then(|u| u.cached_tokens) {
@@ -116,7 +118,7 @@ impl State {
 
     fn failed(&mut self, id: LeaseId, class: FailureClass, now: Moment) -> Option<Outcome> {
         let trial = std::mem::take(&mut self.leases.get_mut(&id)?.trial);
-        let lease = self.close(id, now)?;
+        let lease = self.close(id, None, now)?;
         let model = self.model.clone();
         if let Some(rank) = self.rank_mut(lease.rank)
             && rank.breaker.failed(class, trial, now)
@@ -132,8 +134,13 @@ impl State {
     }
 
     /// Ends a lease everywhere: load book, index, breaker trial. Without effect on ranks that
-    /// are gone.
-    pub(super) fn close(&mut self, id: LeaseId, now: Moment) -> Option<ClosedLease> {
+    /// are gone. `usage` is what the engine counted, of a request that it answered to the end.
+    pub(super) fn close(
+        &mut self,
+        id: LeaseId,
+        usage: Option<Usage>,
+        now: Moment,
+    ) -> Option<ClosedLease> {
         let lease = self.leases.remove(&id)?;
         self.metrics.leases.set(self.leases.len() as i64);
         let trial = lease.trial;
@@ -145,21 +152,31 @@ impl State {
         }
         let Lease { rank, at, blocks, forecast, generated, .. } = lease;
         if let Some(blocks) = blocks {
-            self.release(blocks, generated);
+            self.release(rank, blocks, generated, usage);
         }
         Some(ClosedLease { rank, at, forecast })
     }
 
     /// Blocks of a prefill that began stay in the engine's cache until they are evicted; those
     /// of one that did not were never there.
-    fn release(&mut self, blocks: BookedBlocks, generated: u32) {
-        let BookedBlocks { mirror, mut booking, started, measure, keyed } = blocks;
-        let index = &mut self.mirrors[mirror].index;
+    fn release(
+        &mut self,
+        rank: RankKey,
+        blocks: BookedBlocks,
+        generated: u32,
+        usage: Option<Usage>,
+    ) {
+        let BookedBlocks { mirror: number, mut booking, sample, started, measure, keyed } = blocks;
+        let mirror = &mut self.mirrors[number];
         if started {
-            index.grow(&mut booking, measure.output_blocks(generated));
-            index.finish(booking, measure.cached_output_blocks(generated, keyed));
+            mirror.index.grow(&mut booking, measure.output_blocks(generated));
+            let output = measure.cached_output_blocks(generated, keyed);
+            let heard = heard(&measure, keyed, usage);
+            let Mirror { index, feedback, .. } = mirror;
+            let correction = feedback.finish(index, booking, sample, output, heard);
+            self.corrected(rank, number, &correction);
         } else {
-            index.rollback(booking);
+            mirror.index.rollback(booking);
             self.metrics.rollbacks.inc();
         }
     }
@@ -181,8 +198,7 @@ impl State {
             for &(mirror, slot) in rank.slots() {
                 let mirror = &mut self.mirrors[mirror];
                 if mirror.unit == BlockUnit::TEXT {
-                    let capacity = rank.profile.capacity(mirror.unit, self.scaled_by);
-                    mirror.index.set_capacity(slot, capacity);
+                    mirror.set_told(slot, rank.profile.told(mirror.unit, self.scaled_by));
                 }
             }
         }
@@ -191,7 +207,7 @@ impl State {
 
 /// What is left of a lease that is closed.
 pub(super) struct ClosedLease {
-    rank: super::rank::RankKey,
+    rank: RankKey,
     at: Moment,
     forecast: super::lease::Forecast,
 }

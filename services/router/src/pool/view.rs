@@ -21,6 +21,9 @@ impl State {
                         Some(json!({
                             "unit": mirror.unit,
                             "capacity_blocks": stats.capacity,
+                            "told_blocks": mirror.feedback.told_blocks(slot),
+                            "trust": mirror.feedback.trust(slot),
+                            "gap": mirror.feedback.gap(slot),
                             "resident_blocks": stats.resident_keyed_blocks,
                             "pinned_blocks": stats.pinned_blocks,
                             "output_blocks": stats.anonymous_blocks,
