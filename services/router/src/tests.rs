@@ -3,6 +3,7 @@
 mod admin;
 mod breaking;
 mod concurrency;
+mod feedback;
 mod kit;
 mod lifetimes;
 mod load;
