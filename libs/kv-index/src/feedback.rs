@@ -71,6 +71,17 @@ pub struct Sample {
     believed: Option<u32>,
 }
 
+/// How a request that was started ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended<'a> {
+    /// Blocks beyond the prompt's full ones that stay cached.
+    pub output_cached_blocks: u32,
+    /// The keys of those, as far as they are known.
+    pub answer_keys: &'a [BlockKey],
+    /// What the answer said about the cache.
+    pub heard: Heard,
+}
+
 /// What an answer changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Correction {
@@ -189,20 +200,21 @@ impl Feedback {
         }
     }
 
-    /// The request's end: [`KvIndex::finish`], with the corrections that follow from the answer.
+    /// The request's end: [`KvIndex::finish_with_answer`], and the corrections that follow from
+    /// what the answer said.
     pub fn finish(
         &mut self,
         index: &mut KvIndex,
         mut booking: Booking,
         mut sample: Sample,
-        output_cached_blocks: u32,
-        heard: Heard,
+        ended: Ended<'_>,
     ) -> Correction {
+        let Ended { output_cached_blocks, answer_keys, heard } = ended;
         self.start(index, &mut booking, &mut sample);
         let (slot, extra) = (booking.slot(), booking.extra());
         let mut correction = Correction::default();
         let Some(rank) = self.ranks.get_mut(&slot) else {
-            index.finish(booking, output_cached_blocks);
+            index.finish_with_answer(booking, output_cached_blocks, answer_keys);
             return correction;
         };
         let believed = sample.believed.unwrap_or(0);
@@ -232,7 +244,7 @@ impl Feedback {
             }
             Heard::Nothing => {}
         }
-        index.finish(booking, output_cached_blocks);
+        index.finish_with_answer(booking, output_cached_blocks, answer_keys);
         correction.purged_rank = rank.record.take_emptied();
         if correction.purged_rank {
             index.purge_rank(slot);

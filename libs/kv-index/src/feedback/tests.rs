@@ -63,7 +63,8 @@ impl Bench {
         let believed = sample.believed.unwrap_or(0);
         self.index.grow(&mut booking, OUTPUT_BLOCKS);
         let heard = report(found);
-        let done = self.feedback.finish(&mut self.index, booking, sample, OUTPUT_BLOCKS, heard);
+        let ended = Ended { output_cached_blocks: OUTPUT_BLOCKS, answer_keys: &[], heard };
+        let done = self.feedback.finish(&mut self.index, booking, sample, ended);
         (believed, found, done)
     }
 
@@ -192,7 +193,8 @@ fn a_lost_prefix_takes_what_continues_it_along() {
     bench.serve(0, 1, told);
     let sample = bench.feedback.sample(slot, &branch);
     let booking = bench.index.book(slot, &branch, 1);
-    bench.feedback.finish(&mut bench.index, booking, sample, 0, Heard::Nothing);
+    let ended = Ended { output_cached_blocks: 0, answer_keys: &[], heard: Heard::Nothing };
+    bench.feedback.finish(&mut bench.index, booking, sample, ended);
     let (.., done) = bench.serve(0, 1, |_| told(4));
     assert_eq!(done.compared, Some((20, 4)));
     assert_eq!(done.purged_blocks, 5, "the branch's own; the prompt itself was computed anew");

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use domain::BlockKey;
-use kv_index::feedback::{Feedback, Heard, Sample, Told};
+use kv_index::feedback::{Ended, Feedback, Heard, Sample, Told};
 use kv_index::{Booking, KvIndex, Matches, Slot};
 
 use crate::lru::{Evict, PlainLru};
@@ -141,7 +141,8 @@ impl Mirror {
         {
             match output {
                 Some(blocks) => {
-                    let _ = feedback.finish(index, booking, sample, blocks, heard);
+                    let ended = Ended { output_cached_blocks: blocks, answer_keys: &[], heard };
+                    let _ = feedback.finish(index, booking, sample, ended);
                 }
                 None => index.rollback(booking),
             }

@@ -1,6 +1,7 @@
 //! What became of a lease.
 
 use domain::{BlockUnit, FailureClass, LeaseId, Moment, Report, Usage};
+use kv_index::feedback::Ended;
 
 use super::feedback::heard;
 use super::lease::{BookedBlocks, Lease};
@@ -170,10 +171,13 @@ impl State {
         let mirror = &mut self.mirrors[number];
         if started {
             mirror.index.grow(&mut booking, measure.output_blocks(generated));
-            let output = measure.cached_output_blocks(generated, keyed);
-            let heard = heard(&measure, keyed, usage);
+            let ended = Ended {
+                output_cached_blocks: measure.cached_output_blocks(generated, keyed),
+                answer_keys: &[],
+                heard: heard(&measure, keyed, usage),
+            };
             let Mirror { index, feedback, .. } = mirror;
-            let correction = feedback.finish(index, booking, sample, output, heard);
+            let correction = feedback.finish(index, booking, sample, ended);
             self.corrected(rank, number, &correction);
         } else {
             mirror.index.rollback(booking);
