@@ -93,10 +93,11 @@ impl Evidence {
     /// Unexplained observations for each size, from the smallest.
     fn unexplained(&self) -> [f32; BINS] {
         let mut left: f32 = self.hits.iter().sum();
+        let steps = self.misses.iter().zip(&self.hits).map(|(miss, hit)| miss - hit);
         let mut costs = [0.0; BINS];
-        for bin in 0..BINS {
-            costs[bin] = left;
-            left += self.misses[bin] - self.hits[bin];
+        for (cost, step) in costs.iter_mut().zip(steps) {
+            *cost = left;
+            left += step;
         }
         costs
     }
