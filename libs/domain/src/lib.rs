@@ -6,12 +6,14 @@
 //!
 //! - [`ids`]: who and what (`TenantId`, `ModelId`, `BackendId`, `RankId`, `LeaseId`)
 //! - [`block`]: block keys and the unit they are counted in
+//! - [`desired`]: the desired state, as documents
 //! - [`fleet`]: the observed state of the backends
 //! - [`routing`]: Route, Decision, reports, and the [`RoutingClient`] port
 //! - [`error`]: the error codes that every dialect maps from
 //! - [`moment`]: monotonic time as a value
 
 pub mod block;
+pub mod desired;
 pub mod error;
 pub mod fleet;
 pub mod ids;

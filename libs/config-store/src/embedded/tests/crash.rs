@@ -1,0 +1,212 @@
+//! Loss of power behind every operation, in every way that the disk may be found afterwards.
+
+use super::sim_disk::{Content, SimDisk};
+use super::support::{Driver, States};
+use crate::Revision;
+use crate::embedded::journal::WriteFault;
+
+/// Groups of changes: new keys, replaced ones, deletions, a document over several pages, enough
+/// for several segments.
+fn script() -> Vec<Vec<(&'static str, Option<&'static str>)>> {
+    const LONG: &str = "a document that is longer than a page of this disk, so that a part of it \
+                        can be lost while what is before and behind it is kept as it was written";
+    vec![
+        vec![("a", Some("1"))],
+        vec![("b", Some(LONG)), ("c", Some("3"))],
+        vec![("a", None)],
+        vec![("c", Some("33")), ("c", Some("333")), ("b", None)],
+        vec![("d", Some(LONG))],
+        vec![("a", Some("again")), ("d", None)],
+        vec![("e", Some("5")), ("c", None), ("e", Some(LONG))],
+        vec![("f", Some("6"))],
+        vec![("f", Some("66"))],
+    ]
+}
+
+/// What a run had come to when the log of the disk had some length.
+#[derive(Clone)]
+struct Mark {
+    operations: usize,
+    /// The last revision that was acknowledged by then.
+    acknowledged: Revision,
+    /// The last that was begun to be written.
+    begun: Revision,
+}
+
+/// A run: its marks, and the state at each revision, from zero.
+#[derive(Default)]
+struct Run {
+    marks: Vec<Mark>,
+    states: Vec<States>,
+}
+
+impl Run {
+    /// Runs the script until it ends or the disk fails.
+    fn on(disk: &SimDisk) -> Self {
+        let mut run = Run { marks: Vec::new(), states: vec![States::new()] };
+        let Ok(mut driver) = Driver::open(disk) else {
+            run.mark(disk, Revision::ZERO, Revision::ZERO);
+            return run;
+        };
+        run.mark(disk, Revision::ZERO, Revision::ZERO);
+        for changes in script() {
+            let entries = driver.plan(&changes);
+            let (acknowledged, begun) =
+                (driver.revision(), entries.last().map_or(driver.revision(), |e| e.revision));
+            // A group that was not written is followed by another with the same revisions.
+            run.states.truncate(acknowledged.0 as usize + 1);
+            for entry in &entries {
+                let mut states = run.states.last().unwrap().clone();
+                states.insert(entry.key.clone(), entry.clone());
+                run.states.push(states);
+            }
+            run.mark(disk, acknowledged, begun);
+            let written = driver.write(&entries);
+            run.mark(disk, driver.revision(), begun);
+            if let Err(WriteFault::Broken(_)) = written {
+                // What it tried last may be there after all, so that nothing may follow it.
+                break;
+            }
+            let _ = driver.compact();
+            run.mark(disk, driver.revision(), driver.revision());
+            if !driver.journal.is_writable() {
+                break;
+            }
+        }
+        run
+    }
+
+    fn mark(&mut self, disk: &SimDisk, acknowledged: Revision, begun: Revision) {
+        self.marks.push(Mark { operations: disk.operations(), acknowledged, begun });
+    }
+
+    /// What had been promised, and what may be there, behind so many operations.
+    fn at(&self, operations: usize) -> (Revision, Revision) {
+        let before = self.marks.iter().rfind(|mark| mark.operations <= operations);
+        let acknowledged = before.map_or(Revision::ZERO, |mark| mark.acknowledged);
+        let begun = self.marks.iter().filter(|mark| mark.operations <= operations);
+        (acknowledged, begun.map(|mark| mark.begun).max().unwrap_or_default())
+    }
+
+    /// Opens what a crash left and checks it; returns the disk that the recovery ran on.
+    fn check(&self, content: Content, acknowledged: Revision, begun: Revision) -> SimDisk {
+        let disk = SimDisk::holding(content);
+        let driver = Driver::open(&disk).unwrap();
+        let revision = driver.revision();
+        assert!(revision >= acknowledged, "{revision} is there, {acknowledged} was acknowledged");
+        assert!(revision <= begun, "{revision} is there, {begun} was the last that was begun");
+        let expected = &self.states[revision.0 as usize];
+        let live = |states: &States| {
+            let mut live: Vec<_> =
+                states.values().filter(|e| e.document.is_some()).cloned().collect();
+            live.sort_by_key(|entry| entry.revision);
+            live
+        };
+        assert_eq!(live(&driver.states), live(expected));
+        disk
+    }
+}
+
+/// The store goes on from there, and what it does then is kept.
+fn goes_on(disk: &SimDisk) {
+    let mut driver = Driver::open(disk).unwrap();
+    let entries = driver.plan(&[("after", Some("the crash"))]);
+    driver.write(&entries).unwrap();
+    driver.compact().unwrap();
+    let again = Driver::open(disk).unwrap();
+    assert_eq!(again.torn, None);
+    assert_eq!(again.states, driver.states);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_with_the_power_whatever_the_disk_kept() {
+    let disk = SimDisk::default();
+    let run = Run::on(&disk);
+    let mut seen = 0;
+    for operations in 0..=disk.operations() {
+        let (acknowledged, begun) = run.at(operations);
+        for content in disk.crashes(operations) {
+            let recovered = run.check(content, acknowledged, begun);
+            seen += 1;
+            // The recovery may lose its power too; what it found is then found again.
+            if seen % 16 == 0 {
+                for more in 0..=recovered.operations() {
+                    for content in recovered.crashes(more) {
+                        run.check(content, acknowledged, begun);
+                    }
+                }
+            }
+            goes_on(&recovered);
+        }
+    }
+    assert!(seen > 1_000, "only {seen} crashes were tried");
+    assert!(run.states.len() > 15);
+}
+
+#[test]
+fn what_a_restarted_process_has_read_is_not_lost_with_the_power() {
+    let disk = SimDisk::default();
+    let run = Run::on(&disk);
+    for operations in 0..=disk.operations() {
+        // The process is killed there, its files are still in memory, another one starts.
+        let disk = disk.as_of(operations);
+        let read = Driver::open(&disk).unwrap().revision();
+        for content in disk.crashes(disk.operations()) {
+            run.check(content, read, read);
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_everything_it_had_written() {
+    let disk = SimDisk::default();
+    let run = Run::on(&disk);
+    let last = Revision(run.states.len() as u64 - 1);
+    run.check(disk.content(), last, last);
+    goes_on(&SimDisk::holding(disk.content()));
+}
+
+#[test]
+fn a_disk_that_fails_at_any_operation_breaks_no_promise() {
+    let whole = SimDisk::default();
+    Run::on(&whole);
+    for operation in 0..whole.operations() {
+        let disk = SimDisk::default();
+        disk.fail_after(operation);
+        let run = Run::on(&disk);
+        assert!(disk.has_failed(), "operation {operation}");
+        let operations = disk.operations();
+        let (acknowledged, begun) = run.at(operations);
+        for content in disk.crashes(operations) {
+            goes_on(&run.check(content, acknowledged, begun));
+        }
+        // A process that is started again on the same machine.
+        goes_on(&run.check(disk.content(), acknowledged, begun));
+    }
+}
+
+#[test]
+fn a_write_that_fails_for_want_of_room_leaves_the_store_writable() {
+    let disk = SimDisk::default();
+    let mut driver = Driver::open(&disk).unwrap();
+    let entries = driver.plan(&[("a", Some("1"))]);
+    disk.fail_after(1);
+    let failed = driver.write(&entries);
+    assert!(matches!(failed, Err(WriteFault::NotWritten(_))), "{failed:?}");
+    assert!(disk.has_failed() && driver.journal.is_writable());
+    driver.write(&entries).unwrap();
+    assert_eq!(Driver::open(&disk).unwrap().states, driver.states);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_written_any_more() {
+    let disk = SimDisk::default();
+    let mut driver = Driver::open(&disk).unwrap();
+    let entries = driver.plan(&[("a", Some("1"))]);
+    disk.fail_after(2);
+    driver.write(&entries).unwrap_err();
+    let operations = disk.operations();
+    driver.write(&entries).unwrap_err();
+    assert!(!driver.journal.is_writable() && !driver.journal.wants_compaction());
+    assert_eq!(disk.operations(), operations);
+}
