@@ -26,6 +26,7 @@ use crate::{
 };
 
 mod disk;
+mod files;
 mod index;
 mod journal;
 mod lock;

@@ -62,11 +62,13 @@ impl Run {
             }
             run.mark(disk, acknowledged, begun);
             let written = driver.write(&entries);
-            run.mark(disk, driver.revision(), begun);
             if let Err(WriteFault::Broken(_)) = written {
                 // What it tried last may be there after all, so that nothing may follow it.
+                run.mark(disk, driver.revision(), begun);
                 break;
             }
+            // What was not written must not be there later.
+            run.mark(disk, driver.revision(), driver.revision());
             let _ = driver.compact();
             run.mark(disk, driver.revision(), driver.revision());
             if !driver.journal.is_writable() {
@@ -82,10 +84,8 @@ impl Run {
 
     /// What had been promised, and what may be there, behind so many operations.
     fn at(&self, operations: usize) -> (Revision, Revision) {
-        let before = self.marks.iter().rfind(|mark| mark.operations <= operations);
-        let acknowledged = before.map_or(Revision::ZERO, |mark| mark.acknowledged);
-        let begun = self.marks.iter().filter(|mark| mark.operations <= operations);
-        (acknowledged, begun.map(|mark| mark.begun).max().unwrap_or_default())
+        let last = self.marks.iter().rfind(|mark| mark.operations <= operations);
+        last.map_or_else(Default::default, |mark| (mark.acknowledged, mark.begun))
     }
 
     /// Opens what a crash left and checks it; returns the disk that the recovery ran on.
@@ -144,15 +144,22 @@ fn nothing_acknowledged_is_lost_with_the_power_whatever_the_disk_kept() {
 }
 
 #[test]
-fn what_a_restarted_process_has_read_is_not_lost_with_the_power() {
+fn what_a_restarted_process_has_read_or_written_is_not_lost_with_the_power() {
     let disk = SimDisk::default();
     let run = Run::on(&disk);
     for operations in 0..=disk.operations() {
         // The process is killed there, its files are still in memory, another one starts.
         let disk = disk.as_of(operations);
-        let read = Driver::open(&disk).unwrap().revision();
+        let mut driver = Driver::open(&disk).unwrap();
+        let read = driver.revision();
         for content in disk.crashes(disk.operations()) {
             run.check(content, read, read);
+        }
+        let entries = driver.plan(&[("after", Some("the restart"))]);
+        driver.write(&entries).unwrap();
+        for content in disk.crashes(disk.operations()) {
+            let recovered = Driver::open(&SimDisk::holding(content)).unwrap();
+            assert_eq!(recovered.states, driver.states);
         }
     }
 }
