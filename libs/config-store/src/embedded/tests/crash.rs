@@ -182,11 +182,15 @@ fn a_disk_that_fails_at_any_operation_breaks_no_promise() {
         disk.fail_after(operation);
         let run = Run::on(&disk);
         assert!(disk.has_failed(), "operation {operation}");
-        let operations = disk.operations();
-        let (acknowledged, begun) = run.at(operations);
-        for content in disk.crashes(operations) {
-            goes_on(&run.check(content, acknowledged, begun));
+        // At once after it, some operations later, and at the end.
+        let last = disk.operations();
+        for operations in (operation..last.min(operation + 6)).chain([last]) {
+            let (acknowledged, begun) = run.at(operations);
+            for content in disk.crashes(operations) {
+                goes_on(&run.check(content, acknowledged, begun));
+            }
         }
+        let (acknowledged, begun) = run.at(last);
         // A process that is started again on the same machine.
         goes_on(&run.check(disk.content(), acknowledged, begun));
     }
