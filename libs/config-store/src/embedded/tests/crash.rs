@@ -2,8 +2,8 @@
 
 use super::sim_disk::{Content, SimDisk};
 use super::support::{Driver, States};
-use crate::Revision;
 use crate::embedded::journal::WriteFault;
+use crate::{Entry, Revision};
 
 /// Groups of changes: new keys, replaced ones, deletions, a document over several pages, enough
 /// for several segments.
@@ -29,48 +29,40 @@ struct Mark {
     operations: usize,
     /// The last revision that was acknowledged by then.
     acknowledged: Revision,
-    /// The last that was begun to be written.
-    begun: Revision,
-}
-
-/// A run: its marks, and the state at each revision, from zero.
-#[derive(Default)]
-struct Run {
-    marks: Vec<Mark>,
+    /// The state at each revision from zero to the last that was begun to be written.
     states: Vec<States>,
 }
 
+/// The marks of a run.
+struct Run(Vec<Mark>);
+
 impl Run {
-    /// Runs the script until it ends or the disk fails.
+    /// Runs the script until it ends or the disk breaks.
     fn on(disk: &SimDisk) -> Self {
-        let mut run = Run { marks: Vec::new(), states: vec![States::new()] };
-        let Ok(mut driver) = Driver::open(disk) else {
-            run.mark(disk, Revision::ZERO, Revision::ZERO);
-            return run;
-        };
-        run.mark(disk, Revision::ZERO, Revision::ZERO);
+        let mut run = Self(Vec::new());
+        let mut states = vec![States::new()];
+        let opened = Driver::open(disk);
+        run.mark(disk, Revision::ZERO, &states);
+        let Ok(mut driver) = opened else { return run };
         for changes in script() {
             let entries = driver.plan(&changes);
-            let (acknowledged, begun) =
-                (driver.revision(), entries.last().map_or(driver.revision(), |e| e.revision));
-            // A group that was not written is followed by another with the same revisions.
-            run.states.truncate(acknowledged.0 as usize + 1);
+            let acknowledged = states.len();
             for entry in &entries {
-                let mut states = run.states.last().unwrap().clone();
-                states.insert(entry.key.clone(), entry.clone());
-                run.states.push(states);
+                let mut next = states.last().unwrap().clone();
+                next.insert(entry.key.clone(), entry.clone());
+                states.push(next);
             }
-            run.mark(disk, acknowledged, begun);
-            let written = driver.write(&entries);
-            if let Err(WriteFault::Broken(_)) = written {
-                // What it tried last may be there after all, so that nothing may follow it.
-                run.mark(disk, driver.revision(), begun);
-                break;
+            run.mark(disk, driver.revision(), &states);
+            match driver.write(&entries) {
+                Ok(()) => {}
+                // What was not written must not be there later.
+                Err(WriteFault::NotWritten(_)) => states.truncate(acknowledged),
+                // It may be there after all, so that nothing may follow it.
+                Err(WriteFault::Broken(_)) => break,
             }
-            // What was not written must not be there later.
-            run.mark(disk, driver.revision(), driver.revision());
+            run.mark(disk, driver.revision(), &states);
             let _ = driver.compact();
-            run.mark(disk, driver.revision(), driver.revision());
+            run.mark(disk, driver.revision(), &states);
             if !driver.journal.is_writable() {
                 break;
             }
@@ -78,33 +70,37 @@ impl Run {
         run
     }
 
-    fn mark(&mut self, disk: &SimDisk, acknowledged: Revision, begun: Revision) {
-        self.marks.push(Mark { operations: disk.operations(), acknowledged, begun });
+    fn mark(&mut self, disk: &SimDisk, acknowledged: Revision, states: &[States]) {
+        let (operations, states) = (disk.operations(), states.to_vec());
+        self.0.push(Mark { operations, acknowledged, states });
     }
 
     /// What had been promised, and what may be there, behind so many operations.
-    fn at(&self, operations: usize) -> (Revision, Revision) {
-        let last = self.marks.iter().rfind(|mark| mark.operations <= operations);
-        last.map_or_else(Default::default, |mark| (mark.acknowledged, mark.begun))
+    fn at(&self, operations: usize) -> Mark {
+        let start =
+            Mark { operations: 0, acknowledged: Revision::ZERO, states: vec![States::new()] };
+        self.0.iter().rfind(|mark| mark.operations <= operations).cloned().unwrap_or(start)
     }
+}
 
+impl Mark {
     /// Opens what a crash left and checks it; returns the disk that the recovery ran on.
-    fn check(&self, content: Content, acknowledged: Revision, begun: Revision) -> SimDisk {
+    fn check(&self, content: Content) -> SimDisk {
         let disk = SimDisk::holding(content);
         let driver = Driver::open(&disk).unwrap();
-        let revision = driver.revision();
+        let (revision, acknowledged) = (driver.revision(), self.acknowledged);
         assert!(revision >= acknowledged, "{revision} is there, {acknowledged} was acknowledged");
-        assert!(revision <= begun, "{revision} is there, {begun} was the last that was begun");
-        let expected = &self.states[revision.0 as usize];
-        let live = |states: &States| {
-            let mut live: Vec<_> =
-                states.values().filter(|e| e.document.is_some()).cloned().collect();
-            live.sort_by_key(|entry| entry.revision);
-            live
-        };
+        let expected = self.states.get(revision.0 as usize);
+        let expected = expected.unwrap_or_else(|| panic!("{revision} was not even begun"));
         assert_eq!(live(&driver.states), live(expected));
         disk
     }
+}
+
+fn live(states: &States) -> Vec<Entry> {
+    let mut live: Vec<_> = states.values().filter(|e| e.document.is_some()).cloned().collect();
+    live.sort_by_key(|entry| entry.revision);
+    live
 }
 
 /// The store goes on from there, and what it does then is kept.
@@ -124,15 +120,15 @@ fn nothing_acknowledged_is_lost_with_the_power_whatever_the_disk_kept() {
     let run = Run::on(&disk);
     let mut seen = 0;
     for operations in 0..=disk.operations() {
-        let (acknowledged, begun) = run.at(operations);
+        let mark = run.at(operations);
         for content in disk.crashes(operations) {
-            let recovered = run.check(content, acknowledged, begun);
+            let recovered = mark.check(content);
             seen += 1;
             // The recovery may lose its power too; what it found is then found again.
             if seen % 16 == 0 {
                 for more in 0..=recovered.operations() {
                     for content in recovered.crashes(more) {
-                        run.check(content, acknowledged, begun);
+                        mark.check(content);
                     }
                 }
             }
@@ -140,20 +136,21 @@ fn nothing_acknowledged_is_lost_with_the_power_whatever_the_disk_kept() {
         }
     }
     assert!(seen > 1_000, "only {seen} crashes were tried");
-    assert!(run.states.len() > 15);
+    assert!(run.0.last().unwrap().states.len() > 15);
 }
 
 #[test]
 fn what_a_restarted_process_has_read_or_written_is_not_lost_with_the_power() {
     let disk = SimDisk::default();
-    let run = Run::on(&disk);
+    Run::on(&disk);
     for operations in 0..=disk.operations() {
         // The process is killed there, its files are still in memory, another one starts.
         let disk = disk.as_of(operations);
         let mut driver = Driver::open(&disk).unwrap();
         let read = driver.revision();
         for content in disk.crashes(disk.operations()) {
-            run.check(content, read, read);
+            let recovered = Driver::open(&SimDisk::holding(content)).unwrap();
+            assert_eq!((recovered.revision(), &recovered.states), (read, &driver.states));
         }
         let entries = driver.plan(&[("after", Some("the restart"))]);
         driver.write(&entries).unwrap();
@@ -168,8 +165,9 @@ fn what_a_restarted_process_has_read_or_written_is_not_lost_with_the_power() {
 fn a_killed_process_leaves_everything_it_had_written() {
     let disk = SimDisk::default();
     let run = Run::on(&disk);
-    let last = Revision(run.states.len() as u64 - 1);
-    run.check(disk.content(), last, last);
+    let last = run.0.last().unwrap();
+    assert_eq!(last.acknowledged.0 as usize, last.states.len() - 1);
+    last.check(disk.content());
     goes_on(&SimDisk::holding(disk.content()));
 }
 
@@ -185,14 +183,13 @@ fn a_disk_that_fails_at_any_operation_breaks_no_promise() {
         // At once after it, some operations later, and at the end.
         let last = disk.operations();
         for operations in (operation..last.min(operation + 6)).chain([last]) {
-            let (acknowledged, begun) = run.at(operations);
+            let mark = run.at(operations);
             for content in disk.crashes(operations) {
-                goes_on(&run.check(content, acknowledged, begun));
+                goes_on(&mark.check(content));
             }
         }
-        let (acknowledged, begun) = run.at(last);
         // A process that is started again on the same machine.
-        goes_on(&run.check(disk.content(), acknowledged, begun));
+        goes_on(&run.at(last).check(disk.content()));
     }
 }
 
