@@ -21,6 +21,8 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("settings", &[]),
     ("instrumentation", &["settings"]),
     ("lifecycle", &["domain", "instrumentation"]),
+    // Adapters.
+    ("config-store", &["domain", "instrumentation"]),
 ];
 
 /// They depend on libraries, but the simulator, and never on each other.
@@ -52,7 +54,7 @@ const PURE_LIBRARIES: &[&str] =
 
 /// Buses and stores, with the crates that may know each.
 const BACKING_CRATES: &[(&str, &[&str])] =
-    &[("async-nats", &[]), ("redis", &[]), ("chitchat", &[]), ("sled", &["telemetry"])];
+    &[("async-nats", &[]), ("redis", &[]), ("chitchat", &[]), ("sled", &["config-store", "telemetry"])];
 
 /// Names that say nothing and so attract everything.
 const VAGUE_NAMES: &[&str] = &["common", "utils", "util", "helpers", "types", "core", "shared"];

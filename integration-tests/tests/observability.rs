@@ -17,12 +17,13 @@ const RULES: &str = "observability/rules.yaml";
 const OPERATIONS: &str = "docs/operations.md";
 
 /// Crates that have metrics.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     "services/edge/src",
     "services/router/src",
     "services/telemetry/src",
     "libs/lifecycle/src",
     "libs/instrumentation/src",
+    "libs/config-store/src",
 ];
 
 /// Where names stand without the prefix that these helpers add.
