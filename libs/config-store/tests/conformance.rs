@@ -15,14 +15,14 @@ use config_store::{
 trait Adapter {
     /// What must live as long as the store.
     type Ground;
-    fn open(limits: Limits) -> (Arc<dyn ConfigStore>, Self::Ground);
+    fn open(&self, limits: Limits) -> (Arc<dyn ConfigStore>, Self::Ground);
 }
 
 struct Memory;
 
 impl Adapter for Memory {
     type Ground = ();
-    fn open(limits: Limits) -> (Arc<dyn ConfigStore>, ()) {
+    fn open(&self, limits: Limits) -> (Arc<dyn ConfigStore>, ()) {
         (Arc::new(MemoryStore::new(limits).unwrap()), ())
     }
 }
@@ -31,7 +31,7 @@ struct Embedded;
 
 impl Adapter for Embedded {
     type Ground = tempfile::TempDir;
-    fn open(limits: Limits) -> (Arc<dyn ConfigStore>, tempfile::TempDir) {
+    fn open(&self, limits: Limits) -> (Arc<dyn ConfigStore>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         // A folder that is not there yet, and segments so short that the suite goes over several.
         let config = EmbeddedConfig {
@@ -49,13 +49,13 @@ macro_rules! suite {
         mod memory {
             $(#[tokio::test]
             async fn $name() {
-                super::suite::$name::<super::Memory>().await;
+                super::suite::$name(super::Memory).await;
             })*
         }
         mod embedded {
             $(#[tokio::test]
             async fn $name() {
-                super::suite::$name::<super::Embedded>().await;
+                super::suite::$name(super::Embedded).await;
             })*
         }
     };
@@ -81,8 +81,8 @@ suite![
 
 #[tokio::test]
 async fn stores_differ_in_their_ids() {
-    let (one, _ground) = Embedded::open(Limits::default());
-    let (other, _) = Memory::open(Limits::default());
+    let (one, _ground) = Embedded.open(Limits::default());
+    let (other, _) = Memory.open(Limits::default());
     assert_ne!(one.id(), other.id());
     assert_eq!(one.revision(), Revision::ZERO);
 }

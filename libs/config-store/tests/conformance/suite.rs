@@ -34,8 +34,8 @@ fn gone(revision: u64, key: &str) -> (u64, String, Option<String>) {
     (revision, key.to_owned(), None)
 }
 
-pub(crate) async fn a_change_is_read_back_with_who_and_when<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_change_is_read_back_with_who_and_when(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     assert_eq!(store.get(&key("a/k")).await.unwrap(), None);
     let mut change = put("a/k", Absent, "one");
     change.author = "alice".into();
@@ -54,8 +54,8 @@ pub(crate) async fn a_change_is_read_back_with_who_and_when<A: Adapter>() {
     assert_eq!(store.get(&key("a/k")).await.unwrap(), None);
 }
 
-pub(crate) async fn a_change_that_expects_another_state_changes_nothing<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_change_that_expects_another_state_changes_nothing(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     let refused = async |change, actual: Option<u64>| match store.commit(change).await {
         Err(StoreError::Conflict { actual: found, .. }) => {
             assert_eq!(found, actual.map(Revision));
@@ -79,8 +79,8 @@ pub(crate) async fn a_change_that_expects_another_state_changes_nothing<A: Adapt
     refused(delete("a/k", Any), None).await;
 }
 
-pub(crate) async fn of_writers_that_race_for_one_key_one_wins<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn of_writers_that_race_for_one_key_one_wins(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     let mut expected = Absent;
     for round in 0..5 {
         let racing = (0..20).map(|_| store.commit(put("a/k", expected, "x")));
@@ -92,8 +92,8 @@ pub(crate) async fn of_writers_that_race_for_one_key_one_wins<A: Adapter>() {
     }
 }
 
-pub(crate) async fn concurrent_changes_of_many_keys_are_all_made<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn concurrent_changes_of_many_keys_are_all_made(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     let made = join_all((0..300).map(|at| {
         let name = format!("a/k{at}");
         let store: &dyn ConfigStore = &*store;
@@ -105,16 +105,16 @@ pub(crate) async fn concurrent_changes_of_many_keys_are_all_made<A: Adapter>() {
     assert_eq!(store.list(Scope::All).await.unwrap().entries.len(), 300);
 }
 
-pub(crate) async fn a_key_that_is_made_again_is_another<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_key_that_is_made_again_is_another(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     store.commit(put("a/k", Absent, "one")).await.unwrap();
     store.commit(delete("a/k", Any)).await.unwrap();
     let again = store.commit(put("a/k", Absent, "two")).await.unwrap();
     assert_eq!((again.revision, again.created), (Revision(3), Revision(3)));
 }
 
-pub(crate) async fn a_list_is_one_kind_at_one_revision<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_list_is_one_kind_at_one_revision(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     for name in ["b/2", "a/1", "b/1", "bb/1", "b/3"] {
         store.commit(put(name, Absent, name)).await.unwrap();
     }
@@ -129,8 +129,8 @@ pub(crate) async fn a_list_is_one_kind_at_one_revision<A: Adapter>() {
     assert_eq!(names(Scope::All).await, ["a/1", "b/1", "b/2", "bb/1"]);
 }
 
-pub(crate) async fn a_watch_begins_with_what_there_is_and_goes_on<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_watch_begins_with_what_there_is_and_goes_on(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     store.commit(put("a/k", Any, "1")).await.unwrap();
     store.commit(put("a/l", Any, "2")).await.unwrap();
     store.commit(put("a/k", Any, "3")).await.unwrap();
@@ -142,8 +142,8 @@ pub(crate) async fn a_watch_begins_with_what_there_is_and_goes_on<A: Adapter>() 
     assert_eq!(next(&mut watch, 2).await, [gone(4, "a/l"), at(5, "a/m", "5")]);
 }
 
-pub(crate) async fn a_watch_goes_on_from_a_list_without_a_gap<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_watch_goes_on_from_a_list_without_a_gap(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     store.commit(put("a/k", Any, "1")).await.unwrap();
     let listing = store.list(Scope::All).await.unwrap();
     store.commit(put("a/l", Any, "2")).await.unwrap();
@@ -152,8 +152,8 @@ pub(crate) async fn a_watch_goes_on_from_a_list_without_a_gap<A: Adapter>() {
     assert_eq!(next(&mut watch, 2).await, [at(2, "a/l", "2"), gone(3, "a/k")]);
 }
 
-pub(crate) async fn a_watch_of_one_kind_sees_no_other<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_watch_of_one_kind_sees_no_other(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     let mut watch = store.watch(Scope::kind("b"), Revision::ZERO);
     for name in ["a/1", "b/1", "bb/1", "a/2", "b/2"] {
         store.commit(put(name, Any, name)).await.unwrap();
@@ -163,10 +163,10 @@ pub(crate) async fn a_watch_of_one_kind_sees_no_other<A: Adapter>() {
     assert!(watch.next().now_or_never().is_none());
 }
 
-pub(crate) async fn a_watch_delivers_by_rising_revision_and_ends_with_the_newest_of_every_key<
-    A: Adapter,
->() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_watch_delivers_by_rising_revision_and_ends_with_the_newest_of_every_key(
+    adapter: impl Adapter,
+) {
+    let (store, _ground) = adapter.open(Limits::default());
     let mut watch = store.watch(Scope::All, Revision::ZERO);
     let writing = async {
         for round in 0..50_u64 {
@@ -198,8 +198,8 @@ pub(crate) async fn a_watch_delivers_by_rising_revision_and_ends_with_the_newest
     }
 }
 
-pub(crate) async fn a_slow_watcher_skips_states_and_never_the_newest<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_slow_watcher_skips_states_and_never_the_newest(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     let mut watch = store.watch(Scope::All, Revision::ZERO);
     store.commit(put("a/k", Any, "0")).await.unwrap();
     store.commit(put("a/l", Any, "0")).await.unwrap();
@@ -211,9 +211,9 @@ pub(crate) async fn a_slow_watcher_skips_states_and_never_the_newest<A: Adapter>
     assert!(watch.next().now_or_never().is_none());
 }
 
-pub(crate) async fn a_watch_goes_on_only_where_nothing_was_forgotten<A: Adapter>() {
+pub(crate) async fn a_watch_goes_on_only_where_nothing_was_forgotten(adapter: impl Adapter) {
     let limits = Limits { tombstones: 2, ..Limits::default() };
-    let (store, _ground) = A::open(limits);
+    let (store, _ground) = adapter.open(limits);
     let mut slow = store.watch(Scope::All, Revision::ZERO);
     for name in ["a/1", "a/2", "a/3"] {
         store.commit(put(name, Absent, name)).await.unwrap();
@@ -239,8 +239,8 @@ pub(crate) async fn a_watch_goes_on_only_where_nothing_was_forgotten<A: Adapter>
     assert_eq!(next(&mut watch, 2).await, [gone(5, "a/2"), gone(6, "a/3")]);
 }
 
-pub(crate) async fn a_watch_ends_with_its_store<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn a_watch_ends_with_its_store(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     let mut watch = store.watch(Scope::All, Revision::ZERO);
     let ((), ended) = tokio::join!(
         async move {
@@ -253,9 +253,9 @@ pub(crate) async fn a_watch_ends_with_its_store<A: Adapter>() {
     assert!(ended.is_none());
 }
 
-pub(crate) async fn what_is_too_large_or_too_much_is_refused<A: Adapter>() {
+pub(crate) async fn what_is_too_large_or_too_much_is_refused(adapter: impl Adapter) {
     let limits = Limits { document_bytes: 100, total_bytes: 150, ..Limits::default() };
-    let (store, _ground) = A::open(limits);
+    let (store, _ground) = adapter.open(limits);
     let refused = store.commit(put("a/k", Any, &"x".repeat(101))).await;
     assert!(matches!(refused, Err(StoreError::Invalid { what: "document", .. })), "{refused:?}");
     let mut change = put("a/k", Any, "x");
@@ -270,8 +270,8 @@ pub(crate) async fn what_is_too_large_or_too_much_is_refused<A: Adapter>() {
     assert_eq!(store.revision(), Revision(3));
 }
 
-pub(crate) async fn the_history_tells_every_change_in_pages<A: Adapter>() {
-    let (store, _ground) = A::open(Limits::default());
+pub(crate) async fn the_history_tells_every_change_in_pages(adapter: impl Adapter) {
+    let (store, _ground) = adapter.open(Limits::default());
     let empty = store.history(Revision::ZERO, 10).await.unwrap();
     assert_eq!((empty.changes.len(), empty.oldest), (0, None));
     let mut made = Vec::new();
