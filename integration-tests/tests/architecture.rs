@@ -53,8 +53,12 @@ const PURE_LIBRARIES: &[&str] =
     &["domain", "kv-index", "scheduling", "tokenization", "openai-api", "engine", "sim"];
 
 /// Buses and stores, with the crates that may know each.
-const BACKING_CRATES: &[(&str, &[&str])] =
-    &[("async-nats", &[]), ("redis", &[]), ("chitchat", &[]), ("sled", &["config-store", "telemetry"])];
+const BACKING_CRATES: &[(&str, &[&str])] = &[
+    ("async-nats", &[]),
+    ("redis", &[]),
+    ("chitchat", &[]),
+    ("sled", &["config-store", "telemetry"]),
+];
 
 /// Names that say nothing and so attract everything.
 const VAGUE_NAMES: &[&str] = &["common", "utils", "util", "helpers", "types", "core", "shared"];
