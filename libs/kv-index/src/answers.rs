@@ -316,10 +316,18 @@ pub struct AnswerShare {
 const MEMORY: f64 = 0.98;
 
 impl AnswerShare {
-    /// A prompt was expected to find `matched` blocks and, if it went on with an answer, so
-    /// many `answer` blocks more. The engine found `cached` blocks. Finding less than what was
-    /// matched tells nothing of the answer.
-    pub fn observe(&mut self, matched: f64, answer: f64, cached: f64) {
+    /// A request has ended whose prompt found `cached_blocks` in its engine's cache. What its
+    /// start did says how many it would find without an answer, and with one. Finding less than
+    /// without tells nothing of the answer.
+    pub fn observe(&mut self, index: &KvIndex, booking: &Booking, cached_blocks: f64) {
+        if let Some(started) = index.started(booking) {
+            let counted = if booking.counts_on_answer() { started.answer_blocks } else { 0 };
+            let matched = f64::from(started.cached_blocks - counted);
+            self.weigh(matched, f64::from(started.answer_blocks), cached_blocks);
+        }
+    }
+
+    fn weigh(&mut self, matched: f64, answer: f64, cached: f64) {
         if answer <= 0.0 || cached < matched {
             return;
         }
@@ -341,14 +349,14 @@ mod tests {
     fn answers_are_counted_on_once_most_of_them_were_found() {
         let mut share = AnswerShare::default();
         assert!(!share.is_likely(), "nothing was seen");
-        share.observe(10.0, 2.0, 9.0);
+        share.weigh(10.0, 2.0, 9.0);
         assert_eq!(share, AnswerShare::default(), "less than the match says nothing");
-        share.observe(10.0, 2.0, 12.0);
+        share.weigh(10.0, 2.0, 12.0);
         assert!(share.is_likely());
-        share.observe(10.0, 2.0, 10.0);
-        share.observe(10.0, 2.0, 10.0);
+        share.weigh(10.0, 2.0, 10.0);
+        share.weigh(10.0, 2.0, 10.0);
         assert!(!share.is_likely());
-        (0..10).for_each(|_| share.observe(10.0, 2.0, 14.0));
+        (0..10).for_each(|_| share.weigh(10.0, 2.0, 14.0));
         assert!(share.is_likely());
     }
 }

@@ -75,6 +75,11 @@ impl Booking {
         self.counts_on_answer = true;
     }
 
+    /// Whether [`Booking::count_on_answer`] was called.
+    pub fn counts_on_answer(&self) -> bool {
+        self.counts_on_answer
+    }
+
     pub(crate) fn job(&self) -> u64 {
         self.job
     }

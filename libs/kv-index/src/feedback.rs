@@ -217,6 +217,10 @@ impl Feedback {
             index.finish_with_answer(booking, output_cached_blocks, answer_keys);
             return correction;
         };
+        // A request that found no slot free in the mirror was served all the same.
+        let started = index.started(&booking);
+        sample.believed = started.map(|started| started.cached_blocks);
+        let heard = if started.is_some() { heard } else { Heard::Nothing };
         let believed = sample.believed.unwrap_or(0);
         match heard {
             Heard::Found { blocks, slack } => {

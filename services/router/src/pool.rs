@@ -30,7 +30,7 @@ use domain::{
     Backend, BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RejectReason, Report, Route,
 };
 use kv_index::feedback::{Feedback, Told};
-use kv_index::{KvIndex, Matches, Slot};
+use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
 use scheduling::{Config, PrefillFit};
 
@@ -40,6 +40,7 @@ use lease::Lease;
 pub(crate) use lease::pool_of;
 use rank::{Rank, RankKey};
 pub(crate) use reconcile::Seat;
+use report::Closing;
 
 /// Bytes of canonical text per token before anything was observed: English prose under the
 /// byte-pair vocabularies in use.
@@ -80,6 +81,8 @@ pub(crate) struct State {
     next_rank: u64,
     next_lease: u64,
     turn: u64,
+    /// Whether prompts go on with earlier answers.
+    answers: AnswerShare,
     bytes_per_token: f64,
     /// The value that the text mirrors' capacities were set by.
     scaled_by: f64,
@@ -120,6 +123,7 @@ impl Pool {
                 next_rank: 0,
                 next_lease: 0,
                 turn: 0,
+                answers: AnswerShare::default(),
                 bytes_per_token: INITIAL_BYTES_PER_TOKEN,
                 scaled_by: INITIAL_BYTES_PER_TOKEN,
             }),
@@ -211,7 +215,7 @@ impl State {
         let (rank, mirror_state) = (&mut self.ranks[at], &mut self.mirrors[mirror]);
         if rank.slot(mirror).is_none() {
             let told = rank.profile.told(mirror_state.unit, self.scaled_by);
-            let slot = mirror_state.index.add_rank(told.blocks);
+            let slot = mirror_state.index.add_rank_as(told.blocks, rank.profile.eviction);
             mirror_state.set_told(slot, told);
             rank.set_slot(mirror, slot);
         }
@@ -254,7 +258,7 @@ impl State {
             .map(|(id, seconds)| {
                 tracing::warn!(model = %self.model, lease = id.0, "a lease was never closed");
                 self.metrics.leases_reaped.inc();
-                self.close(id, None, now);
+                self.close(id, Closing::default(), now);
                 (id, Outcome::Ended { ending: Ending::Reaped, seconds })
             })
             .collect()

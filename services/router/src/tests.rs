@@ -7,5 +7,6 @@ mod feedback;
 mod kit;
 mod lifetimes;
 mod load;
+mod mirrors;
 mod prefixes;
 mod reference;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use domain::BlockKey;
 use kv_index::feedback::{Ended, Feedback, Heard, Sample, Told};
-use kv_index::{Booking, KvIndex, Matches, Slot};
+use kv_index::{AnswerShare, Booking, KvIndex, Matches, Slot};
 
 use crate::lru::{Evict, PlainLru};
 
@@ -30,8 +30,18 @@ pub(super) enum Held {
 }
 
 pub(super) enum Mirror {
-    FreeQueue { index: Box<KvIndex>, slots: Vec<Slot>, matches: Matches, feedback: Feedback },
-    PlainLru { caches: Vec<PlainLru>, numbers: Numbers, prompt: Vec<u32> },
+    FreeQueue {
+        index: Box<KvIndex>,
+        slots: Vec<Slot>,
+        matches: Matches,
+        feedback: Feedback,
+        answers: AnswerShare,
+    },
+    PlainLru {
+        caches: Vec<PlainLru>,
+        numbers: Numbers,
+        prompt: Vec<u32>,
+    },
 }
 
 impl Mirror {
@@ -47,7 +57,8 @@ impl Mirror {
                     slot
                 };
                 let slots = blocks.iter().map(add).collect();
-                Self::FreeQueue { index, slots, matches: Matches::default(), feedback }
+                let (matches, answers) = (Matches::default(), AnswerShare::default());
+                Self::FreeQueue { index, slots, matches, feedback, answers }
             }
             MirrorKind::PlainLru(evict) => Self::PlainLru {
                 caches: blocks.iter().map(|blocks| PlainLru::new(*blocks, evict)).collect(),
@@ -67,12 +78,16 @@ impl Mirror {
     ) {
         into.clear();
         match self {
-            Self::FreeQueue { index, slots, matches, .. } => {
+            Self::FreeQueue { index, slots, matches, answers, .. } => {
                 index.match_prefix(keys, matches);
+                let answer = |slot: &Slot| match answers.is_likely() {
+                    true => matches.answer_blocks(*slot),
+                    false => 0,
+                };
                 into.extend(slots.iter().enumerate().map(|(rank, slot)| {
                     let found = matches.get(*slot);
                     match (truth, found) {
-                        (None, found) => found.map_or(0, |m| m.blocks),
+                        (None, found) => found.map_or(0, |m| m.blocks + answer(slot)),
                         (Some(truth), Some(m)) if m.blocks > m.confirmed_blocks => {
                             m.blocks.max(truth[rank])
                         }
@@ -109,9 +124,13 @@ impl Mirror {
 
     pub(super) fn book(&mut self, rank: usize, keys: &[BlockKey], extra: u32) -> Held {
         match self {
-            Self::FreeQueue { index, slots, feedback, .. } => {
+            Self::FreeQueue { index, slots, feedback, answers, .. } => {
                 let sample = feedback.sample(slots[rank], keys);
-                Held::Booked(index.book(slots[rank], keys, extra), sample)
+                let mut booking = index.book(slots[rank], keys, extra);
+                if answers.is_likely() {
+                    booking.count_on_answer();
+                }
+                Held::Booked(booking, sample)
             }
             Self::PlainLru { caches, prompt, .. } => {
                 caches[rank].access(prompt);
@@ -136,11 +155,14 @@ impl Mirror {
 
     /// The request is over; `output` blocks of its answer stay cached, or it never began.
     pub(super) fn release(&mut self, held: Held, output: Option<u32>, heard: Heard) {
-        if let (Self::FreeQueue { index, feedback, .. }, Held::Booked(booking, sample)) =
+        if let (Self::FreeQueue { index, feedback, answers, .. }, Held::Booked(booking, sample)) =
             (self, held)
         {
             match output {
                 Some(blocks) => {
+                    if let Heard::Found { blocks, .. } = heard {
+                        answers.observe(index, &booking, f64::from(blocks));
+                    }
                     let ended = Ended { output_cached_blocks: blocks, answer_keys: &[], heard };
                     let _ = feedback.finish(index, booking, sample, ended);
                 }

@@ -154,6 +154,9 @@ impl State {
             Some(_) => mirror.matches.get(slot).map_or(0, |m| m.blocks),
             None => 0,
         };
+        if self.answers.is_likely() {
+            prospect.matched_blocks += mirror.matches.answer_blocks(slot);
+        }
         let engine_block = profile.tokens.map_or(1, |t| t.engine_block);
         let cached = cached_tokens(unit, prompt, prospect.matched_blocks, engine_block);
         prospect.cached_tokens = (f64::from(cached) * mirror.feedback.trust(slot)) as u32;
@@ -252,7 +255,10 @@ impl State {
         let extra = measure.prompt_blocks().saturating_sub(keyed);
         let mirror = &mut self.mirrors[number];
         let sample = mirror.feedback.sample(slot, keys);
-        let booking = mirror.index.book(slot, keys, extra);
+        let mut booking = mirror.index.book(slot, keys, extra);
+        if self.answers.is_likely() {
+            booking.count_on_answer();
+        }
         Some(BookedBlocks { mirror: number, booking, sample, started: false, measure, keyed })
     }
 

@@ -1,12 +1,16 @@
 //! What is known of the cache of one rank, and so which index mirrors it.
 
-use domain::{Backend, BlockUnit, EvidenceLevel, RankState, ServedModel};
+use domain::{Backend, BlockUnit, EngineKind, EvidenceLevel, RankState, ServedModel};
+use kv_index::Eviction;
 use kv_index::feedback::Told;
 
 /// Tokens assumed to fit a cache whose engine does not tell. A mirror that is too large costs
 /// stale belief, one that is too small forgets what is warm; at moderate load the second costs
 /// far more, so this is the order of a mid-sized GPU's cache.
 const UNKNOWN_CAPACITY_TOKENS: u64 = 131_072;
+
+/// Slots of a llama.cpp server that does not tell: its own default.
+const UNKNOWN_SLOTS: u32 = 4;
 
 /// The cache of one rank as its engine describes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +23,8 @@ pub(crate) struct Profile {
     pub(crate) is_assumed: bool,
     /// Whether it keeps prefixes at all.
     pub(crate) caches: bool,
+    /// How it evicts.
+    pub(crate) eviction: Eviction,
 }
 
 /// A cache that is mirrored in tokens.
@@ -33,15 +39,20 @@ pub(crate) struct TokenBlocks {
 }
 
 impl Profile {
-    /// What is not followed by tokens is mirrored by text, for which vLLM's eviction stands in
-    /// as an approximation.
+    /// For an engine whose eviction is not known, vLLM's stands in as an approximation, at text
+    /// level.
     pub(crate) fn of(backend: &Backend, model: &ServedModel, rank: &RankState) -> Self {
+        let eviction = match backend.engine {
+            EngineKind::LlamaCpp => Eviction::Slots(rank.slots.unwrap_or(UNKNOWN_SLOTS)),
+            EngineKind::Vllm | EngineKind::Other => Eviction::FreeQueue,
+        };
         let Some(cache) = rank.cache else {
             return Self {
                 tokens: None,
                 capacity_tokens: UNKNOWN_CAPACITY_TOKENS,
                 is_assumed: true,
                 caches: true,
+                eviction,
             };
         };
         let capacity_tokens = u64::from(cache.usable_blocks) * u64::from(cache.block_size);
@@ -50,7 +61,8 @@ impl Profile {
             engine_block: cache.block_size,
             capacity: blocks(capacity_tokens, unit.size()),
         });
-        Self { tokens, capacity_tokens, is_assumed: false, caches: cache.prefix_caching }
+        let caches = cache.prefix_caching;
+        Self { tokens, capacity_tokens, is_assumed: false, caches, eviction }
     }
 
     /// The level that this profile allows for.
@@ -127,6 +139,13 @@ mod tests {
         assert_eq!((tokens.unit, tokens.capacity), (BlockUnit::Tokens(16), 299));
         assert_eq!(vllm.capacity(BlockUnit::TEXT, 4.0), 299);
         assert_eq!(vllm.level(), EvidenceLevel::Model);
+    }
+
+    #[test]
+    fn llama_cpp_is_mirrored_by_its_slots() {
+        let told = profile(EngineKind::LlamaCpp, None, None);
+        assert_eq!((told.eviction, told.level()), (Eviction::Slots(4), EvidenceLevel::Text));
+        assert_eq!(profile(EngineKind::Vllm, None, None).eviction, Eviction::FreeQueue);
     }
 
     #[test]

@@ -126,6 +126,10 @@ impl Rank {
         self.slots.push((mirror, slot));
     }
 
+    pub(crate) fn take_slots(&mut self) -> Vec<(usize, Slot)> {
+        std::mem::take(&mut self.slots)
+    }
+
     pub(crate) fn slots(&self) -> &[(usize, Slot)] {
         &self.slots
     }

@@ -100,8 +100,16 @@ impl State {
     fn refresh(&mut self, key: RankKey, seat: &Seat<'_>, state: &RankState) {
         let Some(&at) = self.position.get(&key) else { return };
         let rank = &mut self.ranks[at];
+        let evicted = rank.profile.eviction;
         if !rank.observe(seat.backend, seat.model, state) {
             return;
+        }
+        if rank.profile.eviction != evicted {
+            // Another kind of mirror, which begins empty.
+            for (mirror, slot) in rank.take_slots() {
+                self.mirrors[mirror].index.remove_rank(slot);
+                self.mirrors[mirror].feedback.remove(slot);
+            }
         }
         let profile = rank.profile;
         for &(mirror, slot) in rank.slots() {

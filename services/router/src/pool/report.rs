@@ -1,7 +1,7 @@
 //! What became of a lease.
 
-use domain::{BlockUnit, FailureClass, LeaseId, Moment, Report, Usage};
-use kv_index::feedback::Ended;
+use domain::{BlockUnit, FailureClass, KeyList, LeaseId, Moment, Report, Usage};
+use kv_index::feedback::{Ended, Heard};
 
 use super::feedback::heard;
 use super::lease::{BookedBlocks, Lease};
@@ -37,10 +37,12 @@ impl State {
                 self.progress(id, generated);
                 None
             }
-            Report::Finished { usage, .. } => self.finished(id, usage, now),
+            Report::Finished { usage, ref output_keys, .. } => {
+                self.finished(id, usage, output_keys, now)
+            }
             Report::Failed { class, .. } => self.failed(id, class, now),
             Report::Cancelled { .. } => {
-                let lease = self.close(id, None, now)?;
+                let lease = self.close(id, Closing::default(), now)?;
                 let seconds = now.seconds_since(lease.at);
                 Some(Outcome::Ended { ending: Ending::Cancelled, seconds })
             }
@@ -89,7 +91,13 @@ impl State {
         }
     }
 
-    fn finished(&mut self, id: LeaseId, usage: Option<Usage>, now: Moment) -> Option<Outcome> {
+    fn finished(
+        &mut self,
+        id: LeaseId,
+        usage: Option<Usage>,
+        output_keys: &[KeyList],
+        now: Moment,
+    ) -> Option<Outcome> {
         let lease = self.leases.get_mut(&id)?;
         if let Some(usage) = usage {
             let told = u32::try_from(usage.completion_tokens).unwrap_or(u32::MAX);
@@ -98,7 +106,7 @@ impl State {
         // It ran, even if its first token was not seen.
         start(&mut self.mirrors, lease);
         let trial = std::mem::take(&mut lease.trial);
-        let lease = self.close(id, usage, now)?;
+        let lease = self.close(id, Closing { usage, output_keys }, now)?;
         if let Some(rank) = self.rank_mut(lease.rank) {
             rank.breaker.succeeded(trial);
             if let Some(delivered) = usage.and_then(|u| u.cached_tokens) {
@@ -119,7 +127,7 @@ impl State {
 
     fn failed(&mut self, id: LeaseId, class: FailureClass, now: Moment) -> Option<Outcome> {
         let trial = std::mem::take(&mut self.leases.get_mut(&id)?.trial);
-        let lease = self.close(id, None, now)?;
+        let lease = self.close(id, Closing::default(), now)?;
         let model = self.model.clone();
         if let Some(rank) = self.rank_mut(lease.rank)
             && rank.breaker.failed(class, trial, now)
@@ -135,11 +143,11 @@ impl State {
     }
 
     /// Ends a lease everywhere: load book, index, breaker trial. Without effect on ranks that
-    /// are gone. `usage` is what the engine counted, of a request that it answered to the end.
+    /// are gone.
     pub(super) fn close(
         &mut self,
         id: LeaseId,
-        usage: Option<Usage>,
+        closing: Closing<'_>,
         now: Moment,
     ) -> Option<ClosedLease> {
         let lease = self.leases.remove(&id)?;
@@ -153,7 +161,7 @@ impl State {
         }
         let Lease { rank, at, blocks, forecast, generated, .. } = lease;
         if let Some(blocks) = blocks {
-            self.release(rank, blocks, generated, usage);
+            self.release(rank, blocks, generated, closing);
         }
         Some(ClosedLease { rank, at, forecast })
     }
@@ -165,22 +173,26 @@ impl State {
         rank: RankKey,
         blocks: BookedBlocks,
         generated: u32,
-        usage: Option<Usage>,
+        closing: Closing<'_>,
     ) {
         let BookedBlocks { mirror: number, mut booking, sample, started, measure, keyed } = blocks;
-        let mirror = &mut self.mirrors[number];
+        let Mirror { unit, index, feedback, .. } = &mut self.mirrors[number];
         if started {
-            mirror.index.grow(&mut booking, measure.output_blocks(generated));
+            index.grow(&mut booking, measure.output_blocks(generated));
+            let heard = heard(&measure, keyed, closing.usage);
+            if let Heard::Found { blocks, .. } = heard {
+                self.answers.observe(index, &booking, f64::from(blocks));
+            }
+            let answer = closing.output_keys.iter().find(|list| list.unit == *unit);
             let ended = Ended {
                 output_cached_blocks: measure.cached_output_blocks(generated, keyed),
-                answer_keys: &[],
-                heard: heard(&measure, keyed, usage),
+                answer_keys: answer.map_or(&[][..], |list| &list.keys),
+                heard,
             };
-            let Mirror { index, feedback, .. } = mirror;
             let correction = feedback.finish(index, booking, sample, ended);
             self.corrected(rank, number, &correction);
         } else {
-            mirror.index.rollback(booking);
+            index.rollback(booking);
             self.metrics.rollbacks.inc();
         }
     }
@@ -207,6 +219,15 @@ impl State {
             }
         }
     }
+}
+
+/// What is told of a request at its end; nothing of one that was not answered to the end.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Closing<'a> {
+    /// What the engine counted.
+    pub(super) usage: Option<Usage>,
+    /// Keys of the answer's blocks, where they are known.
+    pub(super) output_keys: &'a [KeyList],
 }
 
 /// What is left of a lease that is closed.
