@@ -21,8 +21,10 @@
 //! assert_eq!(matches.get(rank).map(|m| m.confirmed_blocks), Some(3));
 //! ```
 //!
-//! # The engine that is mirrored
-//! vLLM's block pool, for each rank on its own:
+//! # The engines that are mirrored
+//! Each rank evicts as its engine does ([`Eviction`]).
+//!
+//! **vLLM's block pool:**
 //! - A block is pinned while a started request holds it, holds nothing, or waits in the *free
 //!   order* with its content until its room is needed.
 //! - Ends decide the order, not starts. At a request's end its blocks go to the back of the
@@ -33,8 +35,19 @@
 //!   computed again. That second physical copy takes room of its own; a hit takes the older
 //!   copy, and the content is there as long as one copy is.
 //! - Blocks without keys (a partial tail, output) take room; cached output stays in the order.
+//!   Where its keys are known it is content like a prompt's. Where not, it is remembered what it
+//!   follows: the next turn of a conversation finds it ([`Matches::answer_blocks`],
+//!   [`Booking::count_on_answer`]); [`AnswerShare`] learns whether turns do.
 //! - A start that needs more room than there is pins beyond the capacity, and later ends go to
 //!   settle it. The mirror is a prediction and never refuses.
+//!
+//! **SGLang's radix tree** has the same order, for a match and an insertion touch whole paths. But
+//! its nodes go as a whole, an allocation that does not fit evicts as much as it needs, and nothing
+//! is kept twice. The tree keeps the boundaries at which such a rank's engine has cut its nodes.
+//!
+//! **llama.cpp's slots** keep one sequence each; a prompt goes to the idle slot that has the most
+//! of it, and saved sequences may come back from the host's memory. Slots share nothing, so their
+//! sequences are lists of their own outside the tree, and a match compares a prompt with each.
 //!
 //! Bookings lie over this as an overlay: from [`KvIndex::book`] on the prompt counts as the
 //! rank's in matches, but takes no room until [`KvIndex::start`].
@@ -60,7 +73,11 @@
 //! 5. A node with further physical copies has a one-block label. Its holder stands for the
 //!    oldest copy; when that is evicted the next takes its part.
 //! 6. Pinned and queued blocks together exceed the capacity only if nothing is queued.
-//! 7. While entries of a removed rank are left, 1 and 4 hold for the other ranks only, matches
+//! 7. Output that follows a node is listed under it, and its rank has the whole of that node. The
+//!    node keeps its boundary for as long.
+//! 8. Of a rank with a radix tree every element of the free order is a whole node of the engine's,
+//!    or lies within one that goes on directly behind it.
+//! 9. While entries of a removed rank are left, 1 and 4 hold for the other ranks only, matches
 //!    skip those entries, nodes are not joined, and the slot is not given away.
 
 mod answers;
