@@ -8,11 +8,31 @@ use domain::Usage;
 
 use crate::json::{Cursor, Malformed};
 
+/// What the choices of one event say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// One choice says plain text: the bytes between the quotes of its JSON string, by their
+    /// place in the event's data.
+    Text {
+        /// The first byte.
+        start: usize,
+        /// The byte behind the last.
+        end: usize,
+    },
+    /// Something that is more than one plain text: reasoning, a tool call, several choices.
+    Other,
+}
+
 /// One event of a chat or completions stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkView {
     /// Some choice carries output: text, reasoning, a refusal, a tool call.
     pub has_content: bool,
+    /// What that output is.
+    pub said: Said,
     /// There are choices, and all they say is the role.
     pub role_only: bool,
     /// The token counts, where the event carries them.
@@ -30,6 +50,7 @@ pub struct ChunkView {
 impl ChunkView {
     /// Reads the data of one event.
     pub fn parse(data: &[u8]) -> ChunkView {
+        let skipped = data.len() - data.trim_ascii_start().len();
         let data = data.trim_ascii();
         if data == b"[DONE]" {
             return ChunkView { is_done: true, ..ChunkView::default() };
@@ -38,13 +59,23 @@ impl ChunkView {
         // Of a cut or malformed event that much counts which stands before the fault.
         let _ = found.chunk(&mut Reader::new(data));
         ChunkView {
-            has_content: found.content,
-            role_only: found.role && !found.content && !found.finish,
+            has_content: found.said != Said::Nothing,
+            said: found.said.moved_by(skipped),
+            role_only: found.role && found.said == Said::Nothing && !found.finish,
             usage: found.usage,
             is_usage_only: found.choices == Some(0) && found.usage.is_some(),
             is_done: false,
             is_error: found.error,
             finish_reason: found.finish,
+        }
+    }
+}
+
+impl Said {
+    fn moved_by(self, bytes: usize) -> Self {
+        match self {
+            Said::Text { start, end } => Said::Text { start: start + bytes, end: end + bytes },
+            other => other,
         }
     }
 }
@@ -114,7 +145,7 @@ impl UsageMeter {
 /// What was seen so far.
 #[derive(Default)]
 struct Found {
-    content: bool,
+    said: Said,
     role: bool,
     finish: bool,
     error: bool,
@@ -155,10 +186,7 @@ impl Found {
     fn choice(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         reader.object(|key, reader| match key {
             b"delta" | b"message" => self.delta(reader),
-            b"text" => {
-                self.content |= reader.is_truthy()?;
-                Ok(())
-            }
+            b"text" => self.text(reader),
             b"finish_reason" => {
                 self.finish |= reader.is_truthy()?;
                 Ok(())
@@ -167,11 +195,28 @@ impl Found {
         })
     }
 
+    /// Takes note of a text; a second one in the same event makes it no plain answer.
+    fn text(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let raw = reader.cursor.value()?;
+        let value = &reader.text[raw.clone()];
+        if !is_truthy(value) {
+            return Ok(());
+        }
+        self.said = match (self.said, value) {
+            (Said::Nothing, [b'"', ..]) => Said::Text { start: raw.start + 1, end: raw.end - 1 },
+            _ => Said::Other,
+        };
+        Ok(())
+    }
+
     fn delta(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         reader.object(|key, reader| match key {
-            b"content" | b"reasoning" | b"reasoning_content" | b"refusal" | b"tool_calls"
-            | b"function_call" | b"audio" => {
-                self.content |= reader.is_truthy()?;
+            b"content" => self.text(reader),
+            b"reasoning" | b"reasoning_content" | b"refusal" | b"tool_calls" | b"function_call"
+            | b"audio" => {
+                if reader.is_truthy()? {
+                    self.said = Said::Other;
+                }
                 Ok(())
             }
             b"role" => {
@@ -220,11 +265,7 @@ impl<'a> Reader<'a> {
     /// empty.
     fn is_truthy(&mut self) -> Result<bool, Malformed> {
         let raw = self.cursor.value()?;
-        Ok(match &self.text[raw] {
-            b"null" | b"false" | b"0" | b"\"\"" | b"[]" | b"{}" => false,
-            [b'[' | b'{', inner @ .., _] => !inner.trim_ascii().is_empty(),
-            _ => true,
-        })
+        Ok(is_truthy(&self.text[raw]))
     }
 
     fn count(&mut self) -> Result<Option<u64>, Malformed> {
@@ -252,6 +293,14 @@ impl<'a> Reader<'a> {
             Ok(())
         })?;
         Ok(prompt.map(|prompt_tokens| Usage { prompt_tokens, ..usage }))
+    }
+}
+
+fn is_truthy(value: &[u8]) -> bool {
+    match value {
+        b"null" | b"false" | b"0" | b"\"\"" | b"[]" | b"{}" => false,
+        [b'[' | b'{', inner @ .., _] => !inner.trim_ascii().is_empty(),
+        _ => true,
     }
 }
 

@@ -49,12 +49,23 @@ impl KeySpace {
 
     /// One key for each full block of `block_size` tokens. A block size of 0 gives no keys.
     pub fn keys(&self, tokens: &[u32], block_size: u32) -> Vec<BlockKey> {
+        self.keys_after(None, tokens, block_size)
+    }
+
+    /// The keys of the full blocks that follow the block of key `parent` (`None`: the first
+    /// ones), where `tokens` begin.
+    pub fn keys_after(
+        &self,
+        parent: Option<BlockKey>,
+        tokens: &[u32],
+        block_size: u32,
+    ) -> Vec<BlockKey> {
         let size = block_size as usize;
         if size == 0 {
             return Vec::new();
         }
         let mut bytes = vec![0_u8; size.min(tokens.len()) * 4];
-        let mut key = self.token_seed;
+        let mut key = parent.map_or(self.token_seed, |parent| parent.0);
         let mut keys = Vec::with_capacity(tokens.len() / size);
         for block in tokens.chunks_exact(size) {
             for (token, slot) in block.iter().zip(bytes.chunks_exact_mut(4)) {
@@ -129,6 +140,16 @@ mod tests {
         assert_eq!(keys[..2], changed[..2]);
         assert_ne!(keys[2], changed[2]);
         assert_ne!(keys[3], changed[3]);
+    }
+
+    #[test]
+    fn keys_go_on_where_others_ended() {
+        let space = space(b"s", "m", None, None);
+        let tokens: Vec<u32> = (0..100).collect();
+        let whole = space.keys(&tokens, 16);
+        let first = space.keys(&tokens[..40], 16);
+        assert_eq!(space.keys_after(first.last().copied(), &tokens[32..], 16), whole[2..]);
+        assert_eq!(space.keys_after(None, &tokens, 16), whole);
     }
 
     #[test]

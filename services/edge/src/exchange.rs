@@ -23,6 +23,7 @@ use self::fault::Fault;
 pub(crate) use self::hold::Commit;
 use self::plain::UsageTap;
 use self::sse::EventReader;
+use crate::answer::{Answers, PromptEnd, Text};
 use crate::lease::Lease;
 use crate::metrics::Outcome;
 use crate::timer::Timer;
@@ -61,6 +62,8 @@ pub(crate) struct Exchange {
     upstream: Option<UpstreamBody>,
     reader: Reader,
     lease: Lease,
+    /// Where the answer's keys go on from, if it is to get any.
+    keys: Option<AnswerKeys>,
     limits: Limits,
     timer: Timer,
     ready: VecDeque<Bytes>,
@@ -68,6 +71,12 @@ pub(crate) struct Exchange {
     last_read: Moment,
     phase: Phase,
     summary: Summary,
+}
+
+/// How an answer gets its keys.
+pub(crate) struct AnswerKeys {
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) prompt: Arc<PromptEnd>,
 }
 
 /// What an answer came to.
@@ -130,12 +139,15 @@ impl Exchange {
     pub(crate) fn new(
         upstream: UpstreamBody,
         lease: Lease,
+        keys: Option<AnswerKeys>,
         limits: Limits,
         form: Form,
         now: Moment,
     ) -> Self {
         let reader = match form {
-            Form::Events { drop_usage } => Reader::Events(EventReader::new(drop_usage)),
+            Form::Events { drop_usage } => {
+                Reader::Events(EventReader::new(drop_usage, keys.is_some()))
+            }
             Form::Plain => Reader::Plain(UsageTap::default()),
             Form::Opaque => Reader::Opaque,
         };
@@ -143,6 +155,7 @@ impl Exchange {
             upstream: Some(upstream),
             reader,
             lease,
+            keys,
             limits,
             timer: Timer::default(),
             ready: VecDeque::new(),
@@ -161,7 +174,7 @@ impl Exchange {
         outcome: Outcome,
         now: Moment,
     ) -> Self {
-        let mut exchange = Self::new(upstream, lease, limits, Form::Opaque, now);
+        let mut exchange = Self::new(upstream, lease, None, limits, Form::Opaque, now);
         exchange.summary.end = Some((outcome, None));
         exchange
     }
@@ -265,7 +278,7 @@ impl Exchange {
 
     /// Reports what the events just read tell.
     fn note_events(&mut self, now: Moment) {
-        let Reader::Events(events) = &self.reader else { return };
+        let Reader::Events(events) = &mut self.reader else { return };
         if events.contents() > 0 && self.summary.first_token_at.is_none() {
             self.summary.first_token_at = Some(now);
             self.lease.first_token(now);
@@ -273,8 +286,20 @@ impl Exchange {
         self.summary.usage = events.usage();
         self.lease.progress(events.generated(), now);
         if events.is_done() && events.error().is_none() {
-            self.lease.finish(events.usage());
+            let text = events.take_text().map(Text::Pieces);
+            self.finish(text);
             self.summary.end.get_or_insert((Outcome::Ok, None));
+        }
+    }
+
+    /// The booking has ended well; the first time counts.
+    fn finish(&mut self, text: Option<Text>) {
+        let usage = self.summary.usage;
+        match self.keys.take() {
+            Some(AnswerKeys { answers, prompt }) => {
+                self.lease.finish_with_keys(usage, &answers, &prompt, text);
+            }
+            None => self.lease.finish(usage),
         }
     }
 
@@ -308,20 +333,21 @@ impl Exchange {
     fn end_well(&mut self) {
         self.phase = Phase::Ended;
         self.upstream = None;
-        let error = match &mut self.reader {
+        let (error, text) = match &mut self.reader {
             Reader::Events(events) => {
                 self.summary.usage = events.usage();
-                events.error()
+                (events.error(), events.take_text().map(Text::Pieces))
             }
             Reader::Plain(tap) => {
-                self.summary.usage = tap.usage();
-                None
+                let (usage, body) = tap.end();
+                self.summary.usage = usage;
+                (None, body.map(Text::Whole))
             }
-            Reader::Opaque => None,
+            Reader::Opaque => (None, None),
         };
         match error {
             None => {
-                self.lease.finish(self.summary.usage);
+                self.finish(text);
                 self.summary.end.get_or_insert((Outcome::Ok, None));
             }
             // The engine's own error event has reached the client as it is.

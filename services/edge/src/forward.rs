@@ -13,7 +13,7 @@ use openai_api::ApiError;
 use tokio::time::timeout;
 
 use crate::config::Timeouts;
-use crate::exchange::{Commit, Exchange, Form, Limits, Span};
+use crate::exchange::{AnswerKeys, Commit, Exchange, Form, Limits, Span};
 use crate::gateway::Gateway;
 use crate::headers;
 use crate::lease::Lease;
@@ -218,7 +218,11 @@ impl<'a> Forward<'a> {
             Form::Plain
         };
         let now = lifecycle::monotonic();
-        let mut exchange = Exchange::new(body, lease, limits, form, now);
+        let keys = self.prepared.prompt_end.as_ref().map(|prompt| AnswerKeys {
+            answers: Arc::clone(&self.gateway.answers),
+            prompt: Arc::clone(prompt),
+        });
+        let mut exchange = Exchange::new(body, lease, keys, limits, form, now);
         match exchange.commit().await {
             Commit::Ready => Attempt::Answer(Answer { head, exchange }),
             Commit::Failed(FailureClass::ClientError) => {

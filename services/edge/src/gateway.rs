@@ -11,6 +11,7 @@ use lifecycle::Drain;
 use settings::Redacted;
 use tokio::sync::Semaphore;
 
+use crate::answer::Answers;
 use crate::auth::{Keyring, Refused};
 use crate::config::Timeouts;
 use crate::fleet::FleetWatch;
@@ -35,6 +36,8 @@ pub(crate) struct Gateway {
     pub(crate) fleet: FleetWatch,
     pub(crate) families: Arc<Families>,
     pub(crate) ids: RequestIds,
+    /// Keys of answers.
+    pub(crate) answers: Arc<Answers>,
     /// Bodies being worked on off the asynchronous threads.
     pub(crate) heavy: Arc<Semaphore>,
     /// Request bodies held, in steps of [`BODY_STEP`].

@@ -4,12 +4,14 @@
 //! its text, and the engine judges whether it is valid.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use domain::{BlockUnit, KeyList, ModelId, Prompt};
 use openai_api::{BodyView, Field, PromptField, RouteKind};
 use serde_json::{Value, json};
 use tokenization::{ChatRequest, KeySpace, ModelFolder, canonical_text};
 
+use crate::answer::PromptEnd;
 use crate::fleet::ModelView;
 
 /// Bytes of prose in a token, about, for models without a tokenizer.
@@ -40,7 +42,8 @@ impl Tokens {
 }
 
 /// What routing needs to know of the prompt: of several, the length of all and the keys of the
-/// first. At most `budget` bytes are tokenised that were not before.
+/// first; and where it ends, if an answer's keys can go on from there. At most `budget` bytes are
+/// tokenised that were not before.
 ///
 /// # Errors
 /// The budget does not suffice.
@@ -49,7 +52,7 @@ pub(crate) fn prompt_of(
     model: Option<&ModelView>,
     region_secret: &[u8],
     budget: usize,
-) -> Result<Prompt, TooLong> {
+) -> Result<(Prompt, Option<PromptEnd>), TooLong> {
     let name = ModelId::new(&*view.model);
     let space = KeySpace::new(region_secret, &name, None, view.cache_salt.as_deref());
     let chat = (view.kind() == RouteKind::Chat).then(|| view.value()).flatten();
@@ -67,6 +70,10 @@ pub(crate) fn prompt_of(
                 .map(|&unit| KeyList { unit, keys: space.keys(keyed, unit.size()).into() }),
         );
     }
+    let end = match (&tokens, model) {
+        (Some(tokens), Some(model)) => prompt_end(view, tokens, model, space, &keys),
+        _ => None,
+    };
     let text_bytes = if keys.is_empty() || model.is_some_and(|m| m.by_text) {
         let (text, more) = text_of(view, chat);
         let unit = BlockUnit::TEXT;
@@ -76,7 +83,24 @@ pub(crate) fn prompt_of(
         prompt_bytes(view)
     };
     let count = tokens.map_or(text_bytes / BYTES_PER_TOKEN, |t| t.count);
-    Ok(Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys })
+    let prompt = Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys };
+    Ok((prompt, end))
+}
+
+/// Where a prompt ends that has one answer and is keyed to its last token.
+fn prompt_end(
+    view: &BodyView<'_>,
+    tokens: &Tokens,
+    model: &ModelView,
+    space: KeySpace,
+    keys: &[KeyList],
+) -> Option<PromptEnd> {
+    let folder = Arc::clone(model.folder.as_ref()?);
+    let one_answer = view.n.unwrap_or(1).max(view.best_of.unwrap_or(1)) <= 1;
+    if !one_answer || tokens.keyed < tokens.count {
+        return None;
+    }
+    PromptEnd::new(folder, space, &tokens.ids, keys, view.max_tokens)
 }
 
 fn saturated(count: usize) -> u32 {

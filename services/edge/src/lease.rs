@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::answer::{Answers, Finish, PromptEnd, Text};
 use domain::{FailureClass, LeaseId, Moment, Report, RoutingClient, Usage};
 
 /// Output tokens between two progress reports: about one block.
@@ -46,6 +47,21 @@ impl Lease {
     /// The engine answered to the end.
     pub(crate) fn finish(&mut self, usage: Option<Usage>) {
         self.close(Report::Finished { lease: self.id, usage, output_keys: Vec::new() });
+    }
+
+    /// As [`finish`](Self::finish); the keys of the answer's blocks go with the report if they are
+    /// found at once.
+    pub(crate) fn finish_with_keys(
+        &mut self,
+        usage: Option<Usage>,
+        answers: &Answers,
+        prompt: &Arc<PromptEnd>,
+        text: Option<Text>,
+    ) {
+        if std::mem::take(&mut self.open) {
+            let finish = Finish::new(Arc::clone(&self.routing), self.id, usage);
+            answers.finish(finish, prompt, text);
+        }
     }
 
     /// The attempt failed.

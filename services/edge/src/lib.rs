@@ -11,9 +11,11 @@
 //! - `forward`, `lease`: attempts, each with its booking
 //! - `upstream`: the HTTP client towards the engines
 //! - `exchange`, `response`, `timer`: an engine's answer on its way to the client
+//! - `answer`: the keys of the blocks that an answer filled
 //! - `headers`: what passes between the two sides
 //! - `metrics`, `record`: what is counted, and the one log line per request
 
+mod answer;
 mod api;
 pub mod auth;
 mod config;

@@ -85,6 +85,8 @@ pub(crate) struct Families {
     pub(crate) overhead: Histogram,
     /// Rendering, tokenising and hashing of one prompt.
     pub(crate) tokenize: Histogram,
+    /// Answers that filled blocks, by what became of their keys.
+    pub(crate) answers: AnswerCounters,
     /// Requests open now.
     pub(crate) in_flight: IntGauge,
     /// Client connections open now.
@@ -144,6 +146,7 @@ impl Default for Families {
                 "Time in the gateway until an engine was sent the request.",
             ),
             tokenize: histogram("tokenize_seconds", "Rendering, tokenising and hashing a prompt."),
+            answers: AnswerCounters::default(),
             in_flight: valid(IntGauge::with_opts(opts("requests_in_flight", "Requests open now."))),
             connections: valid(IntGauge::with_opts(opts(
                 "connections",
@@ -164,7 +167,8 @@ impl Families {
     /// # Errors
     /// The registry has a metric of one of these names.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 15] = [
+        let all: [Box<dyn Collector>; 16] = [
+            Box::new(self.answers.family.clone()),
             Box::new(self.requests.clone()),
             Box::new(self.duration.clone()),
             Box::new(self.ttft.clone()),
@@ -192,6 +196,31 @@ impl Families {
     /// The gateway refused a request.
     pub(crate) fn count_rejected(&self, code: ErrorCode) {
         self.rejected.with_label_values(&[code.as_str()]).inc();
+    }
+}
+
+/// Answers that filled blocks, by what became of their keys.
+#[derive(Clone)]
+pub(crate) struct AnswerCounters {
+    family: IntCounterVec,
+    /// Their tokens are known.
+    pub(crate) keyed: IntCounter,
+    /// There is more or other to them than what tokenising their text gives.
+    pub(crate) differs: IntCounter,
+    /// There was no time.
+    pub(crate) skipped: IntCounter,
+}
+
+impl Default for AnswerCounters {
+    fn default() -> Self {
+        let help = "Answers that filled blocks, by whether these were given keys.";
+        let family = counters("answer_keys_total", help, &["result"]);
+        Self {
+            keyed: family.with_label_values(&["keyed"]),
+            differs: family.with_label_values(&["differs"]),
+            skipped: family.with_label_values(&["skipped"]),
+            family,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use domain::{ErrorCode, ModelId, Prompt};
 use openai_api::{ApiError, BodyView, RouteKind, with_include_usage};
 
+use crate::answer::PromptEnd;
 use crate::fleet::{FleetView, ModelView};
 use crate::keys::{self, TooLong};
 use crate::tenant::Tenant;
@@ -28,6 +29,8 @@ pub(crate) struct Prepared {
     pub(crate) body: Bytes,
     /// `None` for routes that go by load.
     pub(crate) prompt: Option<Prompt>,
+    /// Where the prompt ends, if the keys of an answer can go on from there.
+    pub(crate) prompt_end: Option<Arc<PromptEnd>>,
     /// Output tokens over all choices, if the client limits them.
     pub(crate) max_output_tokens: Option<u32>,
     /// What rendering, tokenising and hashing took.
@@ -79,6 +82,8 @@ pub(crate) fn prepare(
         .is_prefix_routed()
         .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), region_secret, budget))
         .transpose()?;
+    let (prompt, prompt_end) = prompt.unzip();
+    let prompt_end = prompt_end.flatten();
     let keys_took = prompt.is_some().then(|| lifecycle::monotonic() - started);
     Ok(Prepared {
         model: id,
@@ -87,6 +92,7 @@ pub(crate) fn prepare(
         usage_injected: view.can_inject_usage(),
         body: with_include_usage(&view, body),
         prompt,
+        prompt_end: prompt_end.map(Arc::new),
         max_output_tokens: max_output_tokens(&view),
         keys_took,
     })

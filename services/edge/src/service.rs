@@ -15,6 +15,7 @@ use tokenization::ModelFolder;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::answer::{self, Answers, Worker};
 use crate::config::Config;
 use crate::error::Error;
 use crate::fleet::FleetWatch;
@@ -51,6 +52,7 @@ pub struct Service {
     listener: TcpListener,
     spawner: TaskSpawner,
     address: SocketAddr,
+    answer_worker: Worker,
 }
 
 impl Config {
@@ -63,6 +65,7 @@ impl Config {
         let families = Families::default();
         families.register(&deps.registry)?;
         let drain = deps.spawner.drain();
+        let (answers, answer_worker) = Answers::new(Arc::new(families.clone()));
         let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, families.clone());
         let workers = std::thread::available_parallelism().map_or(2, usize::from);
         let gateway = Gateway {
@@ -79,6 +82,7 @@ impl Config {
             fleet,
             families: Arc::new(families),
             ids: RequestIds::new().map_err(Error::Random)?,
+            answers,
             heavy: Arc::new(Semaphore::new(workers)),
             body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
             drain,
@@ -91,7 +95,13 @@ impl Config {
             drain_notice: self.drain_notice,
             drain_limit: self.drain_limit,
         };
-        Ok(Service { server, listener: deps.listener, spawner: deps.spawner, address })
+        Ok(Service {
+            server,
+            listener: deps.listener,
+            spawner: deps.spawner,
+            address,
+            answer_worker,
+        })
     }
 }
 
@@ -106,6 +116,7 @@ impl Service {
         let gateway = Arc::clone(&self.server.gateway);
         self.spawner.spawn("edge-fleet", watch_fleet(Arc::clone(&gateway), drain.clone()));
         self.spawner.spawn("edge-idle", close_idle(gateway, drain.clone()));
+        self.spawner.spawn("edge-answers", answer::run(self.answer_worker, drain.clone()));
         self.server.run(self.listener, drain).await;
     }
 

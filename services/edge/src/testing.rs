@@ -9,10 +9,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{BackendId, ErrorCode};
+use domain::{BackendId, ErrorCode, ModelId};
 use instrumentation::Registry;
 use lifecycle::Lifecycle;
 use settings::Redacted;
+use tokenization::ModelFolder;
 
 pub(crate) use self::client::{Client, Reply, read_reply, request_bytes};
 pub(crate) use self::engine::{Engine, Step, answer, event, events, sse};
@@ -52,6 +53,7 @@ pub(crate) struct Setup {
     pub(crate) tenants: Vec<RawTenant>,
     pub(crate) keys: Vec<RawKey>,
     pub(crate) engine_keys: HashMap<BackendId, Redacted<String>>,
+    pub(crate) models: HashMap<ModelId, Arc<ModelFolder>>,
     pub(crate) drain_limit: Option<Duration>,
 }
 
@@ -71,7 +73,7 @@ impl Setup {
             spawner: lifecycle.spawner(),
             routing: router.clone(),
             listener,
-            models: HashMap::new(),
+            models: self.models,
             engine_keys: self.engine_keys,
             region_secret: Redacted::new(b"secret".to_vec()),
         };

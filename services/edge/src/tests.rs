@@ -1,6 +1,7 @@
 //! Whole requests over real sockets: scripted engines behind an edge, raw clients before it.
 
 mod access;
+mod answers;
 mod cancel;
 mod failover;
 mod interrupted;

@@ -24,13 +24,14 @@ impl UsageTap {
         }
     }
 
-    /// The usage, once all of the answer was observed.
-    pub(super) fn usage(&mut self) -> Option<Usage> {
-        match std::mem::take(&mut self.pieces).as_slice() {
-            [] => None,
-            [whole] => usage_of_response(whole),
-            pieces => usage_of_response(&pieces.concat()),
-        }
+    /// The usage and the answer, once all of it was observed.
+    pub(super) fn end(&mut self) -> (Option<Usage>, Option<Bytes>) {
+        let whole = match std::mem::take(&mut self.pieces).as_slice() {
+            [] => return (None, None),
+            [whole] => whole.clone(),
+            pieces => Bytes::from(pieces.concat()),
+        };
+        (usage_of_response(&whole), Some(whole))
     }
 }
 
@@ -45,7 +46,7 @@ mod tests {
         {
             tap.observe(&Bytes::from_static(piece.as_bytes()));
         }
-        let usage = tap.usage().unwrap();
+        let usage = tap.end().0.unwrap();
         assert_eq!((usage.prompt_tokens, usage.completion_tokens), (7, 3));
     }
 
@@ -56,6 +57,6 @@ mod tests {
             tap.observe(&Bytes::from(vec![b' '; MAX_BYTES / 2]));
         }
         assert!(tap.pieces.is_empty());
-        assert_eq!(tap.usage(), None);
+        assert_eq!(tap.end(), (None, None));
     }
 }

@@ -4,8 +4,11 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use domain::Usage;
-use openai_api::{ChunkView, FrameKind, SseFrame, SseSplitter, UsageFilter, UsageMeter};
+use openai_api::{ChunkView, FrameKind, Said, SseFrame, SseSplitter, UsageFilter, UsageMeter};
 use serde::Deserialize;
+
+/// Bytes of an answer's text that are kept to be keyed: far more than a turn has.
+const MAX_TEXT_BYTES: usize = 256 * 1024;
 
 /// Reads events and hands their bytes on.
 pub(super) struct EventReader {
@@ -20,6 +23,8 @@ pub(super) struct EventReader {
     error: Option<EngineError>,
     /// The last bytes handed on may be in the middle of an event.
     sent_part: bool,
+    /// The text so far, where it is wanted and there was nothing else.
+    text: Option<Vec<u8>>,
 }
 
 /// Whose fault an error event says it was.
@@ -30,7 +35,8 @@ pub(super) enum EngineError {
 }
 
 impl EventReader {
-    pub(super) fn new(drop_usage: bool) -> Self {
+    /// `keep_text`: the answer's text is wanted at its end.
+    pub(super) fn new(drop_usage: bool, keep_text: bool) -> Self {
         Self {
             splitter: SseSplitter::default(),
             filter: UsageFilter::new(drop_usage),
@@ -41,6 +47,7 @@ impl EventReader {
             finish_reason: false,
             error: None,
             sent_part: false,
+            text: keep_text.then(Vec::new),
         }
     }
 
@@ -86,6 +93,7 @@ impl EventReader {
             FrameKind::Oversize => {
                 self.sent_part = true;
                 self.contents = self.contents.max(1);
+                self.text = None;
                 false
             }
             FrameKind::Data(data) => {
@@ -94,12 +102,32 @@ impl EventReader {
                 self.finish_reason |= chunk.finish_reason;
                 self.contents = self.contents.saturating_add(u32::from(chunk.has_content));
                 self.usage.observe(&chunk);
+                if self.text.is_some() {
+                    self.keep(chunk.said, data);
+                }
                 if chunk.is_error {
                     self.error.get_or_insert(EngineError::read(data));
                 }
                 self.filter.drops(&chunk)
             }
         }
+    }
+
+    /// Keeps what an event says, unless that is no plain text or too much.
+    fn keep(&mut self, said: Said, data: &[u8]) {
+        let Some(text) = &mut self.text else { return };
+        match said {
+            Said::Nothing => {}
+            Said::Text { start, end } if text.len() + (end - start) <= MAX_TEXT_BYTES => {
+                text.extend_from_slice(&data[start..end]);
+            }
+            Said::Text { .. } | Said::Other => self.text = None,
+        }
+    }
+
+    /// The answer's text as it stood in JSON strings, if it is plain text and was to be kept.
+    pub(super) fn take_text(&mut self) -> Option<Vec<u8>> {
+        self.text.take()
     }
 
     /// Events with content so far.

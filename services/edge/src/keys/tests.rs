@@ -19,7 +19,7 @@ fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {
 fn prompt(body: &Value, kind: RouteKind, model: Option<&ModelView>) -> Prompt {
     let bytes = body.to_string();
     let view = BodyView::parse(bytes.as_bytes(), kind).unwrap();
-    prompt_of(&view, model, b"secret", usize::MAX).unwrap()
+    prompt_of(&view, model, b"secret", usize::MAX).unwrap().0
 }
 
 fn chat(messages: Value) -> Value {
@@ -148,7 +148,7 @@ fn a_prompt_that_cannot_be_rendered_is_keyed_by_its_text() {
     }
     let lone = br#"{"model":"m","messages":[{"role":"user","content":"\ud800"}]}"#;
     let view = BodyView::parse(lone, RouteKind::Chat).unwrap();
-    let prompt = prompt_of(&view, Some(&model), b"s", usize::MAX).unwrap();
+    let (prompt, _) = prompt_of(&view, Some(&model), b"s", usize::MAX).unwrap();
     assert_eq!(units(&prompt), [BlockUnit::TEXT]);
 }
 

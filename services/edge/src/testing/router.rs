@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use domain::{
     Backend, BackendState, BoxFuture, BoxStream, CacheConfig, Candidate, Decision, DecisionReason,
-    EngineKind, Evidence, EvidenceLevel, Fleet, Incarnation, LeaseId, ModelId, RankState,
+    EngineKind, Evidence, EvidenceLevel, Fleet, Incarnation, KeyList, LeaseId, ModelId, RankState,
     RejectReason, Rejected, Report, Route, RoutingClient, ScoreParts, ServedModel,
 };
 use parking_lot::Mutex;
@@ -52,6 +52,16 @@ impl Router {
             mine.map(name).collect()
         };
         (0..seen.next).map(of).collect()
+    }
+
+    /// The keys that came with each lease that ended well, in the order of their ends.
+    pub(crate) fn output_keys(&self) -> Vec<Vec<KeyList>> {
+        let seen = self.seen.lock();
+        let keys = |report: &Report| match report {
+            Report::Finished { output_keys, .. } => Some(output_keys.clone()),
+            _ => None,
+        };
+        seen.reports.iter().filter_map(keys).collect()
     }
 
     pub(crate) fn open_leases(&self) -> usize {
