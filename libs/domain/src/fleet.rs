@@ -1,5 +1,6 @@
 //! The observed state of the backends, as telemetry publishes it: one value, replaced whole.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,18 @@ impl Fleet {
     /// The backend of that name.
     pub fn backend(&self, id: &BackendId) -> Option<&Arc<Backend>> {
         self.backends.iter().find(|b| b.id == *id)
+    }
+
+    /// The models that have no cache of their own: adapters and other names of a model. A name on
+    /// which the backends that list it do not agree is a model of its own, and not among them.
+    pub fn bases(&self) -> HashMap<&ModelId, &Base> {
+        let mut bases: HashMap<&ModelId, Option<&Base>> = HashMap::new();
+        for served in self.backends.iter().flat_map(|b| &b.models) {
+            let base = served.base.as_ref();
+            let agreed = bases.entry(&served.id).or_insert(base);
+            *agreed = agreed.filter(|agreed| Some(*agreed) == base);
+        }
+        bases.into_iter().filter_map(|(id, base)| Some((id, base?))).collect()
     }
 
     /// Backends that take new requests for `model`.
@@ -64,7 +77,8 @@ impl Backend {
     /// followed by text. Tokens need an engine whose eviction is mirrored, a block size, and a
     /// tokenizer that was not seen to differ from ours.
     pub fn token_unit(&self, model: &ServedModel, rank: &RankState) -> Option<BlockUnit> {
-        let exact = self.engine == EngineKind::Vllm && model.parity != Some(false);
+        let mirrored = matches!(self.engine, EngineKind::Vllm | EngineKind::Sglang);
+        let exact = mirrored && model.parity != Some(false);
         let cache = rank.cache.filter(|cache| exact && cache.block_size > 0)?;
         Some(cache.unit())
     }
@@ -76,6 +90,8 @@ impl Backend {
 pub enum EngineKind {
     /// vLLM, and the engine double, which speaks as vLLM does.
     Vllm,
+    /// SGLang.
+    Sglang,
     /// llama.cpp's server. It has slots, not blocks: `text` level until its mirror exists.
     LlamaCpp,
     /// Anything else that speaks the OpenAI API: `text` level.
@@ -87,6 +103,7 @@ impl EngineKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             EngineKind::Vllm => "vllm",
+            EngineKind::Sglang => "sglang",
             EngineKind::LlamaCpp => "llama-cpp",
             EngineKind::Other => "other",
         }
@@ -132,6 +149,20 @@ pub struct ServedModel {
     /// Whether the parity check of this model on this backend passed. `None`: not checked,
     /// as there is no model folder or the engine has no way to ask.
     pub parity: Option<bool>,
+    /// The model whose cache it shares, if it is not one of its own.
+    pub base: Option<Base>,
+}
+
+/// The model behind a name that has no cache of its own. All names of one model take their blocks
+/// from one cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// The name of the model itself.
+    pub model: ModelId,
+    /// Whether an adapter lies over it. Its KV is then another one than the model's, so it shares
+    /// the cache's room and none of its content; without it the name is another name for the
+    /// same.
+    pub adapter: bool,
 }
 
 /// One rank of a backend.
@@ -208,5 +239,49 @@ impl EvidenceLevel {
             EvidenceLevel::Model => "model",
             EvidenceLevel::Feedback => "feedback",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(id: &str, models: &[(&str, Option<(&str, bool)>)]) -> Arc<Backend> {
+        let served = |&(id, base): &(&str, Option<(&str, bool)>)| ServedModel {
+            id: id.into(),
+            max_model_len: None,
+            listing: "{}".into(),
+            parity: None,
+            base: base.map(|(model, adapter)| Base { model: model.into(), adapter }),
+        };
+        Arc::new(Backend {
+            id: id.into(),
+            incarnation: Incarnation(1),
+            url: "http://127.0.0.1:1".into(),
+            engine: EngineKind::Vllm,
+            state: BackendState::Ready,
+            models: models.iter().map(served).collect(),
+            ranks: Vec::new(),
+            network: Duration::ZERO,
+        })
+    }
+
+    #[test]
+    fn a_name_belongs_to_a_model_where_all_its_backends_say_so() {
+        let fleet = Fleet {
+            revision: 1,
+            backends: vec![
+                backend("a", &[("m", None), ("sql", Some(("m", true))), ("x", Some(("m", true)))]),
+                backend("b", &[("m", None), ("sql", Some(("m", true))), ("x", None)]),
+                backend("c", &[("n", None), ("x", Some(("n", true))), ("y", Some(("n", false)))]),
+            ],
+        };
+        let mut bases: Vec<_> = fleet
+            .bases()
+            .into_iter()
+            .map(|(id, base)| (id.as_str(), base.model.as_str(), base.adapter))
+            .collect();
+        bases.sort_unstable();
+        assert_eq!(bases, [("sql", "m", true), ("y", "n", false)]);
     }
 }

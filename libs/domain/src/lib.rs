@@ -23,8 +23,8 @@ pub mod routing;
 pub use block::{BlockKey, BlockUnit, KeyList};
 pub use error::ErrorCode;
 pub use fleet::{
-    Backend, BackendState, CacheConfig, EngineKind, EvidenceLevel, Fleet, LoadSample, RankState,
-    ServedModel,
+    Backend, BackendState, Base, CacheConfig, EngineKind, EvidenceLevel, Fleet, LoadSample,
+    RankState, ServedModel,
 };
 pub use ids::{BackendId, Incarnation, LeaseId, ModelId, RankId, RequestId, TenantId};
 pub use moment::Moment;

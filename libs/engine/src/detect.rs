@@ -3,7 +3,7 @@
 use domain::EngineKind;
 
 use crate::metrics::Page;
-use crate::{llama_cpp, models, vllm};
+use crate::{llama_cpp, models, sglang, vllm};
 
 /// The engine behind an address. Its metrics' names decide; without them the `server` header of
 /// any of its answers, then who it says owns its models. All are optional: an engine may have
@@ -16,6 +16,9 @@ pub fn detect(
     if page.is_some_and(|page| page.has_prefix(vllm::PREFIX)) {
         return EngineKind::Vllm;
     }
+    if page.is_some_and(|page| page.has_prefix(sglang::PREFIX)) {
+        return EngineKind::Sglang;
+    }
     if page.is_some_and(|page| page.has_prefix(llama_cpp::PREFIX)) {
         return EngineKind::LlamaCpp;
     }
@@ -24,6 +27,7 @@ pub fn detect(
     }
     match models_json.and_then(models::owner).as_deref() {
         Some("vllm") => EngineKind::Vllm,
+        Some("sglang") => EngineKind::Sglang,
         Some("llamacpp") => EngineKind::LlamaCpp,
         _ => EngineKind::Other,
     }
@@ -41,6 +45,8 @@ mod tests {
     fn recorded_metrics_name_their_engine() {
         assert_eq!(detect(Some(&metrics::parse(VLLM)), None, None), EngineKind::Vllm);
         assert_eq!(detect(Some(&metrics::parse(LLAMA)), None, None), EngineKind::LlamaCpp);
+        let sglang = "sglang:num_running_reqs{engine_type=\"unified\"} 0\n";
+        assert_eq!(detect(Some(&metrics::parse(sglang)), None, None), EngineKind::Sglang);
     }
 
     #[test]
@@ -49,6 +55,7 @@ mod tests {
         assert_eq!(detect(None, Some("llama.cpp"), None), EngineKind::LlamaCpp);
         assert_eq!(detect(None, Some("uvicorn"), Some(owned("vllm").as_bytes())), EngineKind::Vllm);
         assert_eq!(detect(None, None, Some(owned("llamacpp").as_bytes())), EngineKind::LlamaCpp);
+        assert_eq!(detect(None, None, Some(owned("sglang").as_bytes())), EngineKind::Sglang);
     }
 
     #[test]

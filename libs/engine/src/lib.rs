@@ -5,7 +5,7 @@
 //! counts what it could not decode.
 //!
 //! - [`metrics`]: the Prometheus text format
-//! - [`vllm`], [`llama_cpp`]: what each engine's page says of load and cache
+//! - [`vllm`], [`sglang`], [`llama_cpp`]: what each engine's page says of load and cache
 //! - [`mod@detect`]: which engine it is
 //! - [`models`][]: `/v1/models`
 //! - [`tokens`]: answers of the engine's tokenizer, to compare with ours
@@ -14,6 +14,7 @@ pub mod detect;
 pub mod llama_cpp;
 pub mod metrics;
 pub mod models;
+pub mod sglang;
 pub mod tokens;
 pub mod vllm;
 
@@ -38,6 +39,9 @@ pub enum EngineError {
     /// It is no model list.
     #[error("the model list could not be read: {0}")]
     Models(String),
+    /// It does not describe a server.
+    #[error("the server's description could not be read: {0}")]
+    ServerInfo(String),
     /// It holds no token ids.
     #[error("the tokenizer's answer could not be read: {0}")]
     Tokens(String),
@@ -48,6 +52,7 @@ pub enum EngineError {
 pub fn read(engine: EngineKind, page: &metrics::Page<'_>, at: Moment) -> Vec<RankReading> {
     match engine {
         EngineKind::Vllm => vllm::read(page, at),
+        EngineKind::Sglang => sglang::read(page, at),
         EngineKind::LlamaCpp => llama_cpp::read(page, at),
         EngineKind::Other => Vec::new(),
     }

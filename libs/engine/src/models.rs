@@ -1,8 +1,8 @@
 //! An engine's `/v1/models`: the names it serves, each with the engine's own JSON kept whole.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use domain::{ModelId, ServedModel};
+use domain::{Base, ModelId, ServedModel};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -36,6 +36,19 @@ struct Entry {
     meta: Option<serde_json::Value>,
     #[serde(default)]
     owned_by: Option<serde_json::Value>,
+    #[serde(default)]
+    root: Option<serde_json::Value>,
+    #[serde(default)]
+    parent: Option<serde_json::Value>,
+}
+
+/// Where an entry says that it comes from.
+#[derive(Default)]
+struct Origin {
+    /// What was loaded for it: the same for all names of one model.
+    root: Option<String>,
+    /// The model that an adapter lies over.
+    parent: Option<String>,
 }
 
 impl Entry {
@@ -57,28 +70,60 @@ pub fn parse(json: &[u8]) -> Result<ModelList, EngineError> {
         serde_json::from_slice(json).map_err(|fault| EngineError::Models(fault.to_string()))?;
     let mut read = ModelList::default();
     let mut seen = HashSet::new();
+    let mut origins = Vec::new();
     for raw in list.data {
         match entry(raw) {
-            Some(model) if read.models.len() < MAX_MODELS => {
+            Some((model, origin)) if read.models.len() < MAX_MODELS => {
                 if seen.insert(model.id.clone()) {
                     read.models.push(model);
+                    origins.push(origin);
                 }
             }
             _ => read.undecoded = read.undecoded.saturating_add(1),
         }
     }
+    find_bases(&mut read.models, &origins);
     Ok(read)
 }
 
-fn entry(raw: &RawValue) -> Option<ServedModel> {
+fn entry(raw: &RawValue) -> Option<(ServedModel, Origin)> {
     let entry: Entry = serde_json::from_str(raw.get()).ok()?;
     let max_model_len = entry.context_tokens();
-    (!entry.id.is_empty()).then(|| ServedModel {
+    let text = |value: Option<serde_json::Value>| {
+        value?.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+    };
+    let origin = Origin { root: text(entry.root), parent: text(entry.parent) };
+    let model = ServedModel {
         id: ModelId::new(entry.id),
         max_model_len,
         listing: raw.get().into(),
         parity: None,
-    })
+        base: None,
+    };
+    (!model.id.as_str().is_empty()).then_some((model, origin))
+}
+
+/// vLLM lists each of a model's names with the same `root`, and an adapter with a `parent`, which
+/// is one of these names. All of them share one cache, which counts under the first name.
+fn find_bases(models: &mut [ServedModel], origins: &[Origin]) {
+    let mut first_of_root: HashMap<&str, ModelId> = HashMap::new();
+    let mut models_by_name: HashMap<String, ModelId> = HashMap::new();
+    for (model, origin) in models.iter_mut().zip(origins).filter(|(_, o)| o.parent.is_none()) {
+        let first = match &origin.root {
+            Some(root) => first_of_root.entry(root).or_insert_with(|| model.id.clone()).clone(),
+            None => model.id.clone(),
+        };
+        if first != model.id {
+            model.base = Some(Base { model: first.clone(), adapter: false });
+        }
+        models_by_name.insert(model.id.as_str().to_owned(), first);
+    }
+    for (model, origin) in models.iter_mut().zip(origins) {
+        let base = origin.parent.as_ref().and_then(|parent| models_by_name.get(parent));
+        if let Some(base) = base.filter(|base| **base != model.id) {
+            model.base = Some(Base { model: base.clone(), adapter: true });
+        }
+    }
 }
 
 /// Who owns the first model, as the engine says.

@@ -10,11 +10,6 @@ struct Tokenized {
     count: Option<usize>,
 }
 
-#[derive(Deserialize)]
-struct Rendered {
-    token_ids: Vec<u32>,
-}
-
 /// The token ids in an answer of `/tokenize` (vLLM's, or llama.cpp's for plain text).
 ///
 /// # Errors
@@ -30,24 +25,6 @@ pub fn tokenize_answer(json: &[u8]) -> Result<Vec<u32>, EngineError> {
         _ if length == 0 => Err(EngineError::Tokens("the list of tokens is empty".to_owned())),
         _ => Ok(answer.tokens),
     }
-}
-
-/// The token ids in an answer of vLLM's `/v1/chat/completions/render` (an object) or
-/// `/v1/completions/render` (a list with one object per prompt; the first counts).
-///
-/// # Errors
-/// [`EngineError::Tokens`] if there are none.
-pub fn render_answer(json: &[u8]) -> Result<Vec<u32>, EngineError> {
-    let tokens = if json.trim_ascii_start().starts_with(b"[") {
-        let prompts: Vec<Rendered> = decode(json)?;
-        prompts.into_iter().next().map(|first| first.token_ids).unwrap_or_default()
-    } else {
-        decode::<Rendered>(json)?.token_ids
-    };
-    if tokens.is_empty() {
-        return Err(EngineError::Tokens("the list of tokens is empty".to_owned()));
-    }
-    Ok(tokens)
 }
 
 fn decode<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, EngineError> {
@@ -73,17 +50,8 @@ mod tests {
     }
 
     #[test]
-    fn render_gives_the_tokens_of_a_chat_and_of_the_first_prompt() {
-        let chat = br#"{"request_id":"r","token_ids":[1,9690,198],"features":null}"#;
-        let prompts = br#" [{"request_id":"r","token_ids":[19556,905]},{"token_ids":[7]}]"#;
-        assert_eq!(render_answer(chat), Ok(vec![1, 9690, 198]));
-        assert_eq!(render_answer(prompts), Ok(vec![19556, 905]));
-    }
-
-    #[test]
     fn an_error_body_is_an_error() {
         for json in [&b"{\"error\":{\"message\":\"no\"}}"[..], b"[]", b"", b"not json", b"[{}]"] {
-            assert!(render_answer(json).is_err(), "{json:?}");
             assert!(tokenize_answer(json).is_err(), "{json:?}");
         }
     }

@@ -1,8 +1,6 @@
-//! The accept loop of an HTTP port: bounded connections, slow clients cut off, a graceful end.
+//! A small HTTP port: bounded connections, slow clients cut off, a graceful end.
 
 use std::future::Future;
-use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,9 +10,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::TaskSpawner;
+use crate::{Acceptor, TaskSpawner};
 
 /// Bounds of an HTTP port.
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +29,6 @@ impl ServeLimits {
     pub const ADMIN: Self = Self { max_connections: 64, header_timeout: Duration::from_secs(30) };
 }
 
-/// First and longest pause after the system refuses a connection (most often: no file handles
-/// are left), so that the loop does not spin.
-const ACCEPT_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
-
 /// Serves `router` over HTTP/1.1 and h2c until the spawner's drain is signalled. Then it stops
 /// listening and returns; connections finish the request they are in, as tasks of the spawner.
 pub async fn serve(
@@ -43,38 +37,17 @@ pub async fn serve(
     limits: ServeLimits,
     spawner: TaskSpawner,
 ) {
-    let permits = Arc::new(Semaphore::new(limits.max_connections));
+    let mut acceptor = Acceptor::new(listener, limits.max_connections);
     let drain = spawner.drain();
-    let mut pause = ACCEPT_PAUSE[0];
     loop {
-        let accepted = tokio::select! {
-            accepted = accept(&listener, &permits) => accepted,
+        let (stream, permit) = tokio::select! {
+            accepted = acceptor.next() => accepted,
             () = drain.signaled() => return,
         };
-        match accepted {
-            Ok((stream, permit)) => {
-                pause = ACCEPT_PAUSE[0];
-                let router = router.clone();
-                let connection = Connection { stream, router, limits, permit };
-                spawner.spawn("http-connection", connection.run(spawner.clone()));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(ACCEPT_PAUSE[1]);
-            }
-        }
+        let router = router.clone();
+        let connection = Connection { stream, router, limits, permit };
+        spawner.spawn("http-connection", connection.run(spawner.clone()));
     }
-}
-
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    stream.set_nodelay(true)?;
-    Ok((stream, permit))
 }
 
 /// The streams of an HTTP/2 connection are supervised tasks like any other.

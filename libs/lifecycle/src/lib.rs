@@ -8,6 +8,7 @@
 //! them to finish and waits for them. Those of [`Lifecycle::background`] (the admin port) are
 //! told only after that, since a process that drains must still be observable.
 
+mod accept;
 pub mod admin;
 mod clock;
 mod error;
@@ -18,6 +19,7 @@ mod readiness;
 mod shutdown;
 mod tasks;
 
+pub use accept::Acceptor;
 pub use clock::monotonic;
 pub use error::LifecycleError;
 pub use http::{ServeLimits, serve};

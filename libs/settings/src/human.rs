@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them.
+//! Durations as people write them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -97,61 +97,6 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// A number of bytes: `"64MiB"`, `"512KiB"`, `"1GiB"`, `"100B"`, or a plain integer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ByteSize(pub u64);
-
-/// Units with their size in bytes, largest first.
-const SIZE_UNITS: [(&str, u64); 4] =
-    [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-
-const SIZE_FORM: &str = r#"a size such as "64MiB", "512KiB", "1GiB" or a number of bytes"#;
-
-impl ByteSize {
-    /// So many KiB.
-    pub const fn from_kib(kib: u64) -> Self {
-        Self(kib << 10)
-    }
-
-    /// So many MiB.
-    pub const fn from_mib(mib: u64) -> Self {
-        Self(mib << 20)
-    }
-
-    /// Bytes.
-    pub const fn bytes(self) -> u64 {
-        self.0
-    }
-
-    /// Bytes as an index; the largest index where it does not fit.
-    pub fn as_usize(self) -> usize {
-        usize::try_from(self.0).unwrap_or(usize::MAX)
-    }
-}
-
-impl FromStr for ByteSize {
-    type Err = String;
-
-    /// # Errors
-    /// Text that is not one whole number with one of the units, or that overflows 64 bits.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not {SIZE_FORM}");
-        let (number, unit) = split_number(text.trim()).ok_or_else(wrong)?;
-        let unit = if unit.is_empty() { "B" } else { unit.trim() };
-        let (_, size) = SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
-        number.checked_mul(*size).map(Self).ok_or_else(|| format!("`{text}` is too large a size"))
-    }
-}
-
-impl fmt::Display for ByteSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact =
-            SIZE_UNITS.iter().find(|(_, size)| self.0 >= *size && self.0.is_multiple_of(*size));
-        let (unit, size) = exact.unwrap_or(&("B", 1));
-        write!(f, "{}{unit}", self.0 / size)
-    }
-}
-
 /// Splits the leading digits off. `None`: no digit first, or more than 64 bits of them.
 fn split_number(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -159,56 +104,28 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// Reads a value through its `FromStr`; `INTEGERS` says whether a bare integer will do.
-struct FromText<T, const INTEGERS: bool>(&'static str, std::marker::PhantomData<T>);
+/// Reads a duration from its text.
+struct FromText;
 
-impl<T: FromStr<Err = String>, const INTEGERS: bool> Visitor<'_> for FromText<T, INTEGERS> {
-    type Value = T;
+impl Visitor<'_> for FromText {
+    type Value = HumanDuration;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+        f.write_str(DURATION_FORM)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<HumanDuration, E> {
         text.parse().map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-        if INTEGERS && number >= 0 {
-            return self.visit_str(&number.to_string());
-        }
-        Err(E::invalid_type(de::Unexpected::Signed(number), &self))
-    }
-
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
-        if INTEGERS {
-            return self.visit_str(&number.to_string());
-        }
-        Err(E::invalid_type(de::Unexpected::Unsigned(number), &self))
     }
 }
 
 impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let visitor = FromText::<Self, false>(DURATION_FORM, std::marker::PhantomData);
-        deserializer.deserialize_any(visitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for ByteSize {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let visitor = FromText::<Self, true>(SIZE_FORM, std::marker::PhantomData);
-        deserializer.deserialize_any(visitor)
+        deserializer.deserialize_any(FromText)
     }
 }
 
 impl Serialize for HumanDuration {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -236,23 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_binary_units_or_plain_bytes() {
-        let size = |text: &str| text.parse::<ByteSize>().map(ByteSize::bytes);
-        assert_eq!(size("64MiB"), Ok(64 << 20));
-        assert_eq!(size("100"), Ok(100));
-        assert_eq!(size("100 B"), Ok(100));
-        for wrong in ["", "MiB", "64MB", "64 M", "-1", "17179869184GiB"] {
-            assert!(size(wrong).is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
     fn what_is_printed_reads_back_the_same() {
         for text in ["0s", "1h30m", "2s250ms", "7us"] {
             assert_eq!(text.parse::<HumanDuration>().unwrap().to_string(), text);
-        }
-        for text in ["64MiB", "3KiB", "1025B", "0B"] {
-            assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
         }
     }
 }

@@ -44,6 +44,6 @@ mod locate;
 mod secret;
 
 pub use error::{EXIT_CONFIG, SettingsError};
-pub use human::{ByteSize, HumanDuration};
+pub use human::HumanDuration;
 pub use layers::{Layers, load, load_str, parse_override, to_toml};
 pub use secret::{Redacted, SecretRef};

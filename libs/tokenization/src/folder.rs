@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use minijinja::Value;
 use serde_json::Value as Json;
-use sha2::{Digest, Sha256};
 
 use crate::chat::{CONTINUE_MARK, ChatRequest, PART_MARK, TruncationSide, truncation};
 use crate::encode::{CacheStats, DEFAULT_CACHE_BYTES, Encoder};
@@ -27,7 +26,6 @@ const TEMPLATE: &str = "chat_template.jinja";
 /// published models do. Without the last one the template is taken from the second; a model
 /// without any template serves plain prompts only. Shared by threads behind an [`Arc`].
 pub struct ModelFolder {
-    hash: String,
     encoder: Encoder,
     templates: Templates,
     special_tokens: Vec<(String, Value)>,
@@ -112,13 +110,7 @@ impl ModelFolder {
             .map_err(|e| invalid(from, format!("the chat template does not compile: {e}")))?;
         let encoder =
             Encoder::new(tokenizer, DEFAULT_CACHE_BYTES).map_err(|e| invalid(TOKENIZER, e))?;
-        let hash = hash_of(&[Some(tokenizer), Some(config), template]);
-        Ok(Arc::new(Self { hash, encoder, templates, special_tokens: parsed.special_tokens }))
-    }
-
-    /// SHA-256 over the files, in hexadecimal. Equal hashes give equal tokens.
-    pub fn hash(&self) -> &str {
-        &self.hash
+        Ok(Arc::new(Self { encoder, templates, special_tokens: parsed.special_tokens }))
     }
 
     /// The chat as text.
@@ -245,7 +237,7 @@ impl ModelFolder {
 
 impl fmt::Debug for ModelFolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ModelFolder").field("hash", &self.hash).finish_non_exhaustive()
+        f.debug_struct("ModelFolder").finish_non_exhaustive()
     }
 }
 
@@ -271,16 +263,6 @@ fn kept(truncate: Option<(usize, TruncationSide)>, length: usize) -> Option<Rang
         TruncationSide::Left => length - keep..length,
         TruncationSide::Right => 0..keep,
     })
-}
-
-fn hash_of(files: &[Option<&[u8]>]) -> String {
-    let mut hasher = Sha256::new();
-    for file in files {
-        let file = file.unwrap_or_default();
-        hasher.update((file.len() as u64).to_le_bytes());
-        hasher.update(file);
-    }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -273,6 +273,7 @@ fn pass(answer: Answer, permit: Permit, tenant: &Tenant, mut record: Record) -> 
     if headers::is_event_stream(&head.headers) {
         headers::for_event_stream(&mut head.headers);
     }
+    record.usage = exchange.summary().usage;
     if tenant.debug_headers() {
         debug_headers::add(&mut head.headers, &record);
     }

@@ -4,8 +4,9 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::record::Record;
 
-/// Adds `x-warmpath-*`: the backend, what was expected of its cache, the expected time to first
-/// token and the time the gateway took before it sent the request.
+/// Adds `x-warmpath-*`: the backend, what was expected of its cache, what it found there if that
+/// is known by now, the expected time to first token and the time the gateway took before it sent
+/// the request.
 pub(crate) fn add(headers: &mut HeaderMap, record: &Record) {
     let mut set = |name: &'static str, value: String| {
         if let Ok(value) = HeaderValue::try_from(value) {
@@ -20,6 +21,10 @@ pub(crate) fn add(headers: &mut HeaderMap, record: &Record) {
         set("x-warmpath-matched-tokens", evidence.predicted_cached_tokens.to_string());
         let ttft = evidence.predicted_ttft.as_secs_f64() * 1e3;
         set("x-warmpath-predicted-ttft-ms", format!("{ttft:.3}"));
+    }
+    // Known this early of answers that came whole.
+    if let Some(cached) = record.usage.and_then(|usage| usage.cached_tokens) {
+        set("x-warmpath-cached-tokens", cached.to_string());
     }
     if let Some(overhead) = record.overhead {
         set("x-warmpath-overhead-ms", format!("{:.3}", overhead.as_secs_f64() * 1e3));

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use domain::{Backend, BackendState, BlockUnit, Fleet, ModelId, ServedModel};
+use domain::{Backend, BackendState, Base, BlockUnit, Fleet, ModelId, ServedModel};
 use parking_lot::Mutex;
-use tokenization::ModelFolder;
+use tokenization::{KeySpace, ModelFolder};
 
 use crate::metrics::{Families, ModelMetrics, OTHER_MODEL};
 
@@ -18,6 +18,8 @@ const MAX_MODEL_LABELS: usize = 1024;
 /// One model as the ready backends serve it.
 pub(crate) struct ModelView {
     pub(crate) id: ModelId,
+    /// The model whose cache it shares, where it has none of its own.
+    pub(crate) base: Option<Base>,
     /// What renders and tokenises its prompts, where there is a folder.
     pub(crate) folder: Option<Arc<ModelFolder>>,
     /// The token units that its backends' caches are indexed in, each once.
@@ -34,6 +36,18 @@ pub(crate) struct FleetView {
     models: HashMap<ModelId, Arc<ModelView>>,
     /// In the order of the listing.
     order: Vec<ModelId>,
+}
+
+impl ModelView {
+    /// The name space of its prompts' keys. Names of one model share their keys, adapters do not.
+    pub(crate) fn key_space(&self, region_secret: &[u8], cache_salt: Option<&str>) -> KeySpace {
+        let (model, adapter) = match &self.base {
+            None => (&self.id, None),
+            Some(Base { model, adapter: false }) => (model, None),
+            Some(Base { model, adapter: true }) => (model, Some(self.id.as_str())),
+        };
+        KeySpace::new(region_secret, model, adapter, cache_salt)
+    }
 }
 
 impl FleetView {
@@ -84,13 +98,14 @@ impl FleetWatch {
     }
 
     pub(crate) fn update(&self, fleet: &Fleet) {
+        let bases = fleet.bases();
         let mut models: HashMap<ModelId, ModelView> = HashMap::new();
         let mut order = Vec::new();
         for backend in fleet.backends.iter().filter(|b| b.state == BackendState::Ready) {
             for served in &backend.models {
                 let view = models.entry(served.id.clone()).or_insert_with(|| {
                     order.push(served.id.clone());
-                    self.view_of(served)
+                    self.view_of(served, bases.get(&served.id).copied())
                 });
                 add_units(view, backend, served);
             }
@@ -99,10 +114,13 @@ impl FleetWatch {
         self.current.store(Arc::new(FleetView { models, order }));
     }
 
-    fn view_of(&self, served: &ServedModel) -> ModelView {
+    fn view_of(&self, served: &ServedModel, base: Option<&Base>) -> ModelView {
+        // Adapters have their model's tokenizer, unless the operator says otherwise.
+        let of_base = || self.folders.get(&base?.model);
         ModelView {
             id: served.id.clone(),
-            folder: self.folders.get(&served.id).cloned(),
+            base: base.cloned(),
+            folder: self.folders.get(&served.id).or_else(of_base).cloned(),
             token_units: Vec::new(),
             by_text: false,
             metrics: self.metrics_of(&served.id),

@@ -53,8 +53,11 @@ pub(crate) fn prompt_of(
     region_secret: &[u8],
     budget: usize,
 ) -> Result<(Prompt, Option<PromptEnd>), TooLong> {
-    let name = ModelId::new(&*view.model);
-    let space = KeySpace::new(region_secret, &name, None, view.cache_salt.as_deref());
+    let salt = view.cache_salt.as_deref();
+    let space = match model {
+        Some(model) => model.key_space(region_secret, salt),
+        None => KeySpace::new(region_secret, &ModelId::new(&*view.model), None, salt),
+    };
     let chat = (view.kind() == RouteKind::Chat).then(|| view.value()).flatten();
     let tokens = match (view.kind(), model.and_then(|m| m.folder.as_deref())) {
         (RouteKind::Chat, folder) => chat_tokens(chat.as_ref(), folder, budget)?,

@@ -78,6 +78,7 @@ pub(crate) struct Families {
     prompt_tokens: IntCounterVec,
     predicted_cached: IntCounterVec,
     delivered_cached: IntCounterVec,
+    cached_untold: IntCounterVec,
     retries: IntCounterVec,
     rejected: IntCounterVec,
     interrupted: IntCounterVec,
@@ -130,6 +131,11 @@ impl Default for Families {
                 "Cached prompt tokens that engines reported.",
                 &["model"],
             ),
+            cached_untold: counters(
+                "cached_tokens_missing_total",
+                "Answers of prefix-routed requests that did not tell cached tokens.",
+                &["model"],
+            ),
             retries: counters(
                 "retries_total",
                 "Attempts that were followed by another.",
@@ -167,7 +173,8 @@ impl Families {
     /// # Errors
     /// The registry has a metric of one of these names.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 16] = [
+        let all: [Box<dyn Collector>; 17] = [
+            Box::new(self.cached_untold.clone()),
             Box::new(self.answers.family.clone()),
             Box::new(self.requests.clone()),
             Box::new(self.duration.clone()),
@@ -232,6 +239,8 @@ pub(crate) struct ModelMetrics {
     pub(crate) prompt_tokens: IntCounter,
     pub(crate) predicted_cached: IntCounter,
     pub(crate) delivered_cached: IntCounter,
+    /// Good answers that could have told cached tokens and did not.
+    pub(crate) cached_untold: IntCounter,
     routes: [OnceLock<RouteMetrics>; Endpoint::COUNT],
 }
 
@@ -250,6 +259,7 @@ impl ModelMetrics {
             prompt_tokens: families.prompt_tokens.with_label_values(&[model]),
             predicted_cached: families.predicted_cached.with_label_values(&[model]),
             delivered_cached: families.delivered_cached.with_label_values(&[model]),
+            cached_untold: families.cached_untold.with_label_values(&[model]),
             routes: std::array::from_fn(|_| OnceLock::new()),
         })
     }

@@ -94,6 +94,11 @@ impl Record {
         if let Some(ttft) = self.ttft {
             self.model_metrics.ttft.observe(ttft.as_secs_f64());
         }
+        let cached = self.usage.and_then(|usage| usage.cached_tokens);
+        let prefix_routed = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
+        if outcome == Outcome::Ok && prefix_routed && cached.is_none() {
+            self.model_metrics.cached_untold.inc();
+        }
         let Some(usage) = self.usage else { return };
         self.model_metrics.prompt_tokens.inc_by(usage.prompt_tokens);
         if let (Some(cached), Some(evidence)) = (usage.cached_tokens, &self.evidence) {

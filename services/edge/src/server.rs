@@ -1,7 +1,6 @@
 //! Client connections: accepting, bounding, cutting off those that stall, draining.
 
 use std::convert::Infallible;
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +9,7 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use lifecycle::{Drain, TaskSpawner};
+use lifecycle::{Acceptor, Drain, TaskSpawner};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -35,9 +34,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const LOOKS_PER_STALL: u32 = 8;
 /// Not more often than this, however short that time is.
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
-/// First and longest pause after the system refuses a connection, most often for want of file
-/// descriptors.
-const ACCEPT_PAUSE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
 /// What the accept loop needs.
 pub(crate) struct Server {
@@ -63,32 +59,21 @@ impl Server {
     /// Accepts until the drain's notice is over; connections then end with the answer they are
     /// in, as tasks of their own.
     pub(crate) async fn run(self, listener: TcpListener, drain: Drain) {
-        let permits = Arc::new(Semaphore::new(self.max_connections));
+        let mut acceptor = Acceptor::new(listener, self.max_connections);
+        let permits = Arc::clone(acceptor.permits());
         let signals = Signals::default();
         let mut over = pin!(self.notice_over(&drain));
-        let mut pause = ACCEPT_PAUSE[0];
         loop {
-            let accepted = tokio::select! {
+            let (stream, permit) = tokio::select! {
                 biased;
                 () = &mut over => break,
-                accepted = accept(&listener, &permits) => accepted,
+                accepted = acceptor.next() => accepted,
             };
-            match accepted {
-                Ok((stream, permit)) => {
-                    pause = ACCEPT_PAUSE[0];
-                    let gateway = Arc::clone(&self.gateway);
-                    let serving =
-                        serve(gateway, self.spawner.clone(), stream, signals.clone(), permit);
-                    self.spawner.spawn("edge-connection", serving);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection was not accepted");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(ACCEPT_PAUSE[1]);
-                }
-            }
+            let gateway = Arc::clone(&self.gateway);
+            let serving = serve(gateway, self.spawner.clone(), stream, signals.clone(), permit);
+            self.spawner.spawn("edge-connection", serving);
         }
-        drop(listener);
+        drop(acceptor);
         signals.stop.cancel();
         self.await_connections(&permits, &signals).await;
     }
@@ -117,16 +102,6 @@ impl Server {
         drain.signaled().await;
         tokio::time::sleep(self.drain_notice).await;
     }
-}
-
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    stream.set_nodelay(true)?;
-    Ok((stream, permit))
 }
 
 async fn serve(

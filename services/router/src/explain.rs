@@ -69,6 +69,7 @@ pub(crate) enum Verdict {
     },
     Excluded,
     NotReady,
+    NotServed,
     BreakerOpen,
 }
 

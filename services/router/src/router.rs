@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use domain::{
-    BoxFuture, BoxStream, Decision, Fleet, LeaseId, ModelId, Moment, RejectReason, Rejected,
+    Base, BoxFuture, BoxStream, Decision, Fleet, LeaseId, ModelId, Moment, RejectReason, Rejected,
     Report, Route, RoutingClient,
 };
 use parking_lot::{Mutex, RwLock};
@@ -34,6 +34,8 @@ pub struct Router {
 #[derive(Default)]
 struct Pools {
     by_model: HashMap<ModelId, Arc<Pool>>,
+    /// Names that share another model's pool, and which.
+    names: HashMap<ModelId, ModelId>,
     by_number: BTreeMap<u64, Arc<Pool>>,
     next: u32,
 }
@@ -54,23 +56,18 @@ impl Router {
     /// a backend before it can be chosen.
     pub(crate) fn reconcile(&self, fleet: Arc<Fleet>) {
         let _one_at_a_time = self.reconciling.lock();
-        let mut seats: HashMap<&ModelId, Vec<Seat<'_>>> = HashMap::new();
-        for backend in &fleet.backends {
-            for (i, model) in backend.models.iter().enumerate() {
-                // An engine that lists a name twice still has one cache.
-                if backend.models[..i].iter().all(|m| m.id != model.id) {
-                    seats.entry(&model.id).or_default().push(Seat { backend, model });
-                }
-            }
-        }
+        let bases = fleet.bases();
+        let seats = seats(&fleet, &bases);
         for model in seats.keys() {
             self.pool_for(model);
         }
+        let names = bases.iter().map(|(id, base)| ((*id).clone(), base.model.clone())).collect();
+        self.pools.write().names = names;
         for pool in self.all() {
             pool.reconcile(seats.get(&pool.model).map_or(&[][..], Vec::as_slice));
         }
         self.forget_empty();
-        drop(seats);
+        drop((seats, bases));
         self.fleet.send_replace(fleet);
     }
 
@@ -79,7 +76,7 @@ impl Router {
     /// # Errors
     /// [`Rejected`] when no candidate is left.
     pub(crate) fn route_at(&self, route: &Route, now: Moment) -> Result<Decision, Rejected> {
-        let pool = self.pools.read().by_model.get(&route.model).cloned();
+        let pool = self.pools.read().of(&route.model).cloned();
         let (result, trace) = match pool {
             Some(pool) => pool.route(route, now),
             None => {
@@ -155,6 +152,34 @@ impl Router {
             }
         }
     }
+}
+
+impl Pools {
+    /// The pool of the model behind a name.
+    fn of(&self, name: &ModelId) -> Option<&Arc<Pool>> {
+        self.by_model.get(self.names.get(name).unwrap_or(name))
+    }
+}
+
+/// Who serves each model, under any of its names. A backend has one seat in a pool, whatever the
+/// number of names: it has one cache.
+fn seats<'a>(
+    fleet: &'a Fleet,
+    bases: &HashMap<&'a ModelId, &'a Base>,
+) -> HashMap<&'a ModelId, Vec<Seat<'a>>> {
+    let mut seats: HashMap<&ModelId, Vec<Seat<'_>>> = HashMap::new();
+    for backend in &fleet.backends {
+        for model in &backend.models {
+            let pool = bases.get(&model.id).map_or(&model.id, |base| &base.model);
+            let seats = seats.entry(pool).or_default();
+            match seats.last_mut().filter(|seat| Arc::ptr_eq(seat.backend, backend)) {
+                Some(seat) if model.id == *pool => seat.model = model,
+                Some(_) => {}
+                None => seats.push(Seat { backend, model }),
+            }
+        }
+    }
+    seats
 }
 
 fn unix_millis() -> u64 {

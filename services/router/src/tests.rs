@@ -1,5 +1,6 @@
 //! Behaviours of the whole router over a scripted fleet and a virtual clock.
 
+mod adapters;
 mod admin;
 mod breaking;
 mod concurrency;

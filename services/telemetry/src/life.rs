@@ -9,11 +9,13 @@ const START: &str = "process_start_time_seconds";
 const START_TOLERANCE_SECONDS: f64 = 1.0;
 
 /// Counters that grow with every prompt or answer and start at zero.
-const COUNTERS: [&str; 6] = [
+const COUNTERS: [&str; 8] = [
     "vllm:prompt_tokens_total",
     "vllm:generation_tokens_total",
     "vllm:prefix_cache_queries_total",
     "vllm:gpu_prefix_cache_queries_total",
+    "sglang:prompt_tokens_total",
+    "sglang:generation_tokens_total",
     "llamacpp:prompt_tokens_total",
     "llamacpp:tokens_predicted_total",
 ];

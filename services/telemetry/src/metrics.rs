@@ -1,14 +1,18 @@
 //! Telemetry's metrics. The series of a backend go with the handle that sets them.
 
+mod engine;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ::engine::RankReading;
 use domain::{BackendId, BackendState, ModelId};
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Opts, Registry,
 };
 
+use self::engine::{EngineFamilies, EngineSeries};
 use crate::http_client::Fault;
 
 /// From a page out of memory on this machine to the time limit.
@@ -26,6 +30,7 @@ pub(crate) struct Families {
     network: GaugeVec,
     parity_mismatch: IntGaugeVec,
     scrape_seconds: Histogram,
+    engine: EngineFamilies,
     pub(crate) revision: IntGauge,
     pub(crate) prober_restarts: IntCounter,
 }
@@ -114,6 +119,7 @@ impl Families {
                 &["backend", "model"],
             )?,
             scrape_seconds,
+            engine: EngineFamilies::register(r)?,
             revision,
             prober_restarts,
         })
@@ -130,6 +136,7 @@ pub(crate) struct BackendMetrics {
     restarts: IntCounter,
     metrics_age: Gauge,
     network: Gauge,
+    engine: EngineSeries,
     /// Models that have a parity series.
     models: BTreeSet<ModelId>,
 }
@@ -145,6 +152,7 @@ impl BackendMetrics {
             restarts: f.restarts.with_label_values(&[id]),
             metrics_age: f.metrics_age.with_label_values(&[id]),
             network: f.network.with_label_values(&[id]),
+            engine: EngineSeries::new(&f.engine, backend),
             models: BTreeSet::new(),
             backend: backend.clone(),
             families: families.clone(),
@@ -174,6 +182,11 @@ impl BackendMetrics {
     pub(crate) fn scraped(&self, seconds: f64, undecoded: u32) {
         self.families.scrape_seconds.observe(seconds);
         self.undecoded.inc_by(u64::from(undecoded));
+    }
+
+    /// What the engine's page told of its ranks.
+    pub(crate) fn load(&mut self, readings: &[RankReading]) {
+        self.engine.show(readings);
     }
 
     pub(crate) fn listed(&self, undecoded: u32) {

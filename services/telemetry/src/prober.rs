@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Backend, BackendState, EngineKind, Moment};
+use engine::sglang::ServerInfo;
 use lifecycle::Drain;
 use tokio::time::MissedTickBehavior;
 
@@ -33,6 +34,9 @@ const MAX_LISTING_BYTES: usize = 1 << 20;
 
 /// Bytes of a metrics page that are read. vLLM's has some 60 KB per rank.
 const MAX_METRICS_BYTES: usize = 4 << 20;
+
+/// Bytes of an engine's settings that are read. SGLang's hold all its arguments.
+const MAX_SETTINGS_BYTES: usize = 1 << 20;
 
 /// Every so many probe intervals a health probe is sent although metrics answer.
 const HEALTH_EVERY: u32 = 5;
@@ -58,6 +62,8 @@ pub(crate) struct Prober {
     seen: Backend,
     /// The engine, as far as it is known.
     engine: Option<EngineKind>,
+    /// What an SGLang said of its settings.
+    settings: Option<ServerInfo>,
     /// Whether it has been ready before: coming back may then be a new life.
     served: bool,
     /// Whether it was seen to have restarted while it was not ready.
@@ -94,6 +100,7 @@ impl Prober {
         Self {
             health: Health::new(seen.state),
             engine: deps.spec.engine,
+            settings: None,
             served: seen.state != BackendState::Joining,
             restarted: false,
             deps,

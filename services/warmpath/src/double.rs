@@ -13,6 +13,9 @@
 //! - `core`, `stats`: the model in real time, and what really happened
 //! - `fault`: what can be made to go wrong
 //!
+//! With `--data-parallel N` there are N engines behind one address, as in vLLM: a request goes to
+//! the one that its `X-data-parallel-rank` names, else to the one with the fewest.
+//!
 //! Routes of its own: `GET /stats` (totals), `GET /records` (one entry per finished sequence),
 //! `GET|POST|DELETE /fault`.
 
@@ -71,6 +74,9 @@ pub enum DoubleError {
     /// The model's name is empty.
     #[error("model: the name is empty")]
     NoModelName,
+    /// There is no rank.
+    #[error("data_parallel: at least one rank is needed")]
+    NoRanks,
     /// The listener is not usable.
     #[error("the listener has no address: {0}")]
     Listener(#[from] std::io::Error),
@@ -133,6 +139,17 @@ impl Double {
         self.set(|config| config.model = name.into())
     }
 
+    /// An adapter over the model, as one loaded with vLLM's `--lora-modules`.
+    pub fn adapter(self, name: impl Into<String>) -> Self {
+        self.set(|config| config.adapters.push(name.into()))
+    }
+
+    /// So many data-parallel ranks behind the address, each with a cache, a batch and metrics of
+    /// its own.
+    pub fn data_parallel(self, ranks: u16) -> Self {
+        self.set(|config| config.ranks = ranks)
+    }
+
     /// The tokenizer and chat template, instead of the built-in ones.
     pub fn model_folder(self, folder: Arc<ModelFolder>) -> Self {
         self.set(|config| config.folder = Some(folder))
@@ -183,7 +200,9 @@ impl Double {
         let engine = Arc::new(Engine::new(self.config)?);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        tasks.spawn(Arc::clone(&engine.core).drive());
+        for rank in engine.ranks() {
+            tasks.spawn(Arc::clone(rank).drive());
+        }
         let server = tasks.spawn(server::serve(Arc::clone(&engine), listener, stop.clone()));
         Ok(DoubleHandle { addr, engine, stop, server, tasks: Mutex::new(tasks) })
     }
@@ -210,15 +229,21 @@ impl DoubleHandle {
         format!("http://{}", self.addr)
     }
 
-    /// Totals so far, and the load now.
+    /// Totals so far, and the load now, over all ranks.
     pub fn stats(&self) -> Stats {
-        self.engine.core.stats()
+        self.engine.stats()
     }
 
-    /// What became of the newest sequences, in the order they left the engine. Forgotten by the
-    /// double afterwards.
+    /// Of each data-parallel rank what its own engine counts. Requests and connections are those
+    /// of the whole double.
+    pub fn rank_stats(&self) -> Vec<Stats> {
+        self.engine.rank_stats()
+    }
+
+    /// What became of the newest sequences, rank by rank, in the order they left it. Forgotten by
+    /// the double afterwards.
     pub fn take_records(&self) -> Vec<SequenceRecord> {
-        self.engine.core.take_records()
+        self.engine.ranks().iter().flat_map(|rank| rank.take_records()).collect()
     }
 
     /// The requests as they arrived, as many as [`Double::keep_requests`] keeps. Forgotten by the
@@ -249,7 +274,7 @@ impl DoubleHandle {
 
     /// Drops the prefix cache. Refused (`false`) while a request runs.
     pub fn reset_prefix_cache(&self) -> bool {
-        self.engine.core.reset_prefix_cache()
+        self.engine.reset_prefix_cache()
     }
 
     /// Ends at once, as a killed process does: the port is closed, connections break.

@@ -185,7 +185,6 @@ fn the_template_may_stand_in_the_configuration() {
     let named = ModelFolder::load(dir.path()).unwrap();
     assert_eq!(render(&named, &body).as_deref(), Ok("d"));
     assert_eq!(render(&named, &with_tools).as_deref(), Ok("t"));
-    assert_ne!(named.hash(), folder.hash());
 
     write(TEMPLATE, b"file");
     let folder = ModelFolder::load(dir.path()).unwrap();
@@ -233,8 +232,6 @@ fn the_builtin_folder_speaks_chat() {
     assert_eq!(folder.decode(&tokens), text);
     assert!(tokens.len() < text.len() / 2);
     assert_eq!(folder.decode(&[1, 2, u32::MAX]), "");
-    assert_eq!(folder.hash().len(), 64);
-    assert_eq!(folder.hash(), ModelFolder::builtin().hash());
 }
 
 #[test]

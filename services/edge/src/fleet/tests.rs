@@ -10,6 +10,7 @@ fn served(id: &str, parity: Option<bool>) -> ServedModel {
         max_model_len: None,
         listing: format!(r#"{{"id":"{id}","from":"test"}}"#).into(),
         parity,
+        base: None,
     }
 }
 

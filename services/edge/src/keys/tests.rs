@@ -8,6 +8,7 @@ const TOKENS: BlockUnit = BlockUnit::Tokens(16);
 fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {
     ModelView {
         id: ModelId::from("m"),
+        base: None,
         folder: folder.then(ModelFolder::builtin),
         token_units: token_units.to_vec(),
         by_text,
@@ -82,9 +83,16 @@ fn models_and_salts_share_no_key() {
         with("cache_salt", "t1"),
         with("cache_salt", "t2"),
     ];
-    for model in [model(true, &[TOKENS], false), model(false, &[], true)] {
-        let prompts: Vec<_> =
-            bodies.iter().map(|b| prompt(b, RouteKind::Chat, Some(&model))).collect();
+    let named = |body: &Value, mut view: ModelView| {
+        view.id = ModelId::from(body["model"].as_str().unwrap());
+        prompt(body, RouteKind::Chat, Some(&view))
+    };
+    for by_text in [false, true] {
+        let view = || match by_text {
+            false => model(true, &[TOKENS], false),
+            true => model(false, &[], true),
+        };
+        let prompts: Vec<_> = bodies.iter().map(|body| named(body, view())).collect();
         for (i, a) in prompts.iter().enumerate() {
             for b in &prompts[..i] {
                 assert_eq!(shared(a, b), 0);
@@ -186,4 +194,23 @@ fn a_budget_is_kept_until_the_text_is_known() {
     assert_eq!(within(100).unwrap_err(), TooLong);
     within(usize::MAX).unwrap();
     within(100).unwrap();
+}
+
+#[test]
+fn names_of_one_model_share_their_keys_and_adapters_do_not() {
+    let body = chat(json!([{"role": "user", "content": long("w")}]));
+    let named = |id: &str, base: Option<bool>| {
+        let mut view = model(true, &[TOKENS], true);
+        view.id = ModelId::from(id);
+        view.base = base.map(|adapter| domain::Base { model: ModelId::from("m"), adapter });
+        prompt(&body, RouteKind::Chat, Some(&view)).keys
+    };
+    let own = named("m", None);
+    assert_eq!(named("m-latest", Some(false)), own);
+    let adapters = [named("sql", Some(true)), named("law", Some(true))];
+    for (a, b) in [(&own, &adapters[0]), (&own, &adapters[1]), (&adapters[0], &adapters[1])] {
+        for (a, b) in a.iter().zip(b) {
+            assert!(a.keys.iter().zip(b.keys.iter()).all(|(a, b)| a != b));
+        }
+    }
 }

@@ -139,6 +139,7 @@ fn backend(engine: &Engine) -> Backend {
         max_model_len: Some(4096),
         listing: format!(r#"{{"id":"{id}","object":"model","max_model_len":4096}}"#).into(),
         parity: None,
+        base: None,
     };
     Backend {
         id: engine.id(),

@@ -6,7 +6,7 @@ use tokenization::ModelFolder;
 
 use crate::testing::*;
 
-const WORDS: [&str; 4] = ["the", " time", " of", " the"];
+const WORDS: [&str; 4] = [" the", " time", " of", " to"];
 
 /// A stream of `words` words, whose usage counts `counted` output tokens.
 fn stream(words: usize, counted: usize) -> Vec<Step> {

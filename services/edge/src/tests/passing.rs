@@ -237,3 +237,25 @@ async fn debug_headers_are_sent_to_tenants_that_asked_for_them() {
     let bed = Bed::start(&[&engine]).await;
     assert!(bed.client.chat(STREAM).await.header("x-warmpath-backend").is_none());
 }
+
+#[tokio::test]
+async fn cached_tokens_are_told_where_they_are_known_in_time_and_missed_where_they_are_not() {
+    let body = |usage: &str| {
+        let body = format!(r#"{{"choices":[],"usage":{{"prompt_tokens":3,{usage}}}}}"#);
+        vec![answer("200 OK", "", &body)]
+    };
+    let told = r#""completion_tokens":1,"prompt_tokens_details":{"cached_tokens":2}"#;
+    let untold = r#""completion_tokens":1,"prompt_tokens_details":null"#;
+    let engine = Engine::start("e", vec![body(told), body(untold)]).await;
+    let mut setup = Setup::default();
+    setup.tenants.push(tenant("anonymous", |t| t.debug_headers = true));
+    let bed = setup.start(&[&engine]).await;
+    let reply = bed.client.chat(WHOLE).await;
+    assert_eq!(reply.header("x-warmpath-cached-tokens"), Some("2"));
+    bed.assert_idle().await;
+    bed.assert_metric(r#"warmpath_edge_cached_tokens_missing_total{model="m"} 0"#);
+    let reply = bed.client.chat(WHOLE).await;
+    assert_eq!(reply.header("x-warmpath-cached-tokens"), None);
+    bed.assert_idle().await;
+    bed.assert_metric(r#"warmpath_edge_cached_tokens_missing_total{model="m"} 1"#);
+}

@@ -75,6 +75,7 @@ fn why(line: &Line, winner: Option<&Line>, reason: Option<DecisionReason>) -> St
         }
         Verdict::Excluded => return "excluded: it failed this request already".to_owned(),
         Verdict::NotReady => return format!("not ready: {}", line.state.as_str()),
+        Verdict::NotServed => return "does not serve the model under this name".to_owned(),
         Verdict::BreakerOpen => return "breaker open after faults".to_owned(),
         Verdict::Behind { seconds } => seconds,
     };

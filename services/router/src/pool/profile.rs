@@ -112,8 +112,13 @@ mod tests {
     use super::*;
 
     fn profile(engine: EngineKind, parity: Option<bool>, cache: Option<CacheConfig>) -> Profile {
-        let model =
-            ServedModel { id: "m".into(), max_model_len: None, listing: "{}".into(), parity };
+        let model = ServedModel {
+            id: "m".into(),
+            max_model_len: None,
+            listing: "{}".into(),
+            parity,
+            base: None,
+        };
         let rank = RankState { rank: 0, cache, slots: None, load: None::<LoadSample> };
         let backend = Backend {
             id: "b".into(),

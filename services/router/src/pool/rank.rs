@@ -1,5 +1,6 @@
 //! One rank of a pool: the object that bookings and counts belong to.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use domain::{
@@ -24,6 +25,8 @@ pub(crate) struct Rank {
     /// The observation it was last reconciled with.
     pub(crate) seen: Arc<Backend>,
     pub(crate) profile: Profile,
+    /// The names that its backend serves.
+    names: HashSet<ModelId>,
     /// Its slots, by the number of the index they are in.
     slots: Vec<(usize, Slot)>,
     pub(crate) load: LoadBook,
@@ -44,6 +47,8 @@ pub(crate) enum Standing {
     Eligible,
     Excluded,
     NotReady,
+    /// It serves the pool's model, but not under the name that is asked for.
+    NotServed,
     Broken,
 }
 
@@ -65,6 +70,7 @@ impl Rank {
             id,
             seen,
             profile,
+            names: HashSet::new(),
             slots: Vec::new(),
             load: LoadBook::default(),
             fit,
@@ -85,6 +91,9 @@ impl Rank {
         model: &ServedModel,
         rank: &RankState,
     ) -> bool {
+        if self.names.is_empty() || self.seen.models != backend.models {
+            self.names = backend.models.iter().map(|m| m.id.clone()).collect();
+        }
         self.seen = backend.clone();
         if let Some(sample) = rank.load
             && self.last_sample.is_none_or(|last| sample.at > last)
@@ -101,6 +110,8 @@ impl Rank {
     pub(crate) fn standing(&self, route: &Route, now: Moment) -> Standing {
         if self.seen.state != BackendState::Ready {
             Standing::NotReady
+        } else if !self.names.contains(&route.model) {
+            Standing::NotServed
         } else if route.excluded.contains(&self.id) {
             Standing::Excluded
         } else if self.breaker.gate(now) == Gate::Open {

@@ -86,6 +86,7 @@ impl State {
                 Standing::Eligible => continue,
                 Standing::Excluded => Verdict::Excluded,
                 Standing::NotReady => Verdict::NotReady,
+                Standing::NotServed => Verdict::NotServed,
                 Standing::Broken => Verdict::BreakerOpen,
             };
             if trace.chose(&rank.id) {

@@ -146,6 +146,7 @@ pub(super) fn vllm(id: &str) -> Backend {
             max_model_len: None,
             listing: "{}".into(),
             parity: None,
+            base: None,
         }],
         ranks: vec![RankState {
             rank: 0,

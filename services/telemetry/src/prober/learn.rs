@@ -1,9 +1,10 @@
 //! What a backend is: its models, its engine, its cache and load, its parity, its distance.
 
 use domain::{BackendState, EngineKind, RankState, ServedModel};
+use engine::sglang::{self, ServerInfo};
 use engine::{RankReading, metrics};
 
-use super::{MAX_LISTING_BYTES, MAX_METRICS_BYTES, Prober};
+use super::{MAX_LISTING_BYTES, MAX_METRICS_BYTES, MAX_SETTINGS_BYTES, Prober};
 use crate::http_client::{Answer, Fault};
 use crate::life::Continuity;
 use crate::network::connect_seconds;
@@ -25,6 +26,7 @@ impl Prober {
         let listed = listing.is_some();
         let page = self.fetch_metrics().await;
         self.find_engine(page.as_ref(), listing.as_ref());
+        self.ask_for_settings().await;
         let continuity = page.map_or(Continuity::Unknown, |answer| self.read(&answer));
         let ready = self.health.state() == BackendState::Ready;
         if continuity == Continuity::Restarted {
@@ -129,11 +131,52 @@ impl Prober {
             return continuity;
         }
         self.last_load = Some(now);
+        self.metrics.load(&readings);
         self.take_readings(&readings);
         continuity
     }
 
+    /// Asks an SGLang for its settings: with its metrics switched off they alone tell its cache.
+    async fn ask_for_settings(&mut self) {
+        if self.seen.engine != EngineKind::Sglang {
+            return;
+        }
+        let limit = self.deps.timing.timeout;
+        for path in sglang::SERVER_INFO_PATHS {
+            let answer = self.deps.client.get(path, MAX_SETTINGS_BYTES, limit).await;
+            let Ok(answer) = answer.and_then(Answer::success) else { continue };
+            match sglang::server_info(&answer.body) {
+                Ok(info) => return self.take_settings(info),
+                Err(error) => {
+                    tracing::debug!(backend.id = %self.seen.id, %error, "settings not understood");
+                }
+            }
+        }
+    }
+
+    fn take_settings(&mut self, info: ServerInfo) {
+        if info.reports_cached_tokens == Some(false) && self.settings.is_none() {
+            tracing::warn!(
+                backend.id = %self.seen.id,
+                "SGLang runs without --enable-cache-report: what it finds in its cache is not told",
+            );
+        }
+        self.settings = Some(info);
+        // Each reading tells its rank; without metrics there is nothing else that does.
+        let told = self.last_load.is_some();
+        if !told && self.seen.ranks.len() != usize::from(info.ranks) {
+            let rank = |rank| RankState { rank, cache: None, slots: None, load: None };
+            self.seen.ranks = (0..info.ranks).map(rank).collect();
+        }
+        if let Some(cache) = info.cache {
+            for rank in &mut self.seen.ranks {
+                rank.cache = Some(cache);
+            }
+        }
+    }
+
     fn take_readings(&mut self, readings: &[RankReading]) {
+        let settings = self.settings.and_then(|info| info.cache);
         let before = std::mem::take(&mut self.seen.ranks);
         self.seen.ranks = readings
             .iter()
@@ -142,7 +185,7 @@ impl Prober {
                 RankState {
                     rank: reading.rank,
                     // A page without the sizes does not unsay what another one said.
-                    cache: reading.cache.or_else(|| known.and_then(|r| r.cache)),
+                    cache: settings.or(reading.cache).or_else(|| known.and_then(|r| r.cache)),
                     slots: known.and_then(|r| r.slots),
                     load: Some(reading.load),
                 }
@@ -164,6 +207,19 @@ impl Prober {
         self.seen.engine = self.engine.unwrap_or(EngineKind::Other);
     }
 
+    /// An adapter, or another name of a model, has that model's tokenizer.
+    fn inherit_parity(&mut self) {
+        for at in 0..self.seen.models.len() {
+            let model = &self.seen.models[at];
+            let Some(base) = model.base.as_ref().filter(|_| !self.deps.parity.knows(&model.id))
+            else {
+                continue;
+            };
+            let of_base = self.seen.models.iter().find(|m| m.id == base.model);
+            self.seen.models[at].parity = of_base.and_then(|m| m.parity);
+        }
+    }
+
     fn forget_parity(&mut self) {
         for model in &mut self.seen.models {
             model.parity = None;
@@ -173,7 +229,7 @@ impl Prober {
     /// Asks about every model whose check has not passed; one that fails is asked again each
     /// time, so that a repaired engine or folder needs no restart of ours.
     async fn check_parity(&mut self) {
-        if self.seen.engine == EngineKind::Vllm {
+        if matches!(self.seen.engine, EngineKind::Vllm | EngineKind::Sglang) {
             for at in 0..self.seen.models.len() {
                 let model = &self.seen.models[at];
                 if model.parity == Some(true) || !self.deps.parity.knows(&model.id) {
@@ -193,6 +249,7 @@ impl Prober {
                 }
             }
         }
+        self.inherit_parity();
         let checked = self.seen.models.iter().filter_map(|m| Some((&m.id, m.parity?)));
         self.metrics.parity(checked);
     }

@@ -28,6 +28,8 @@ pub(crate) struct Script {
     pub(crate) models: (u16, String),
     pub(crate) metrics: (u16, String),
     pub(crate) tokenize: Tokenize,
+    /// SGLang's settings; absent from engines that have no such route.
+    pub(crate) settings: Option<String>,
     /// It accepts requests and never answers.
     pub(crate) silent: bool,
 }
@@ -48,6 +50,7 @@ impl Default for Script {
             models: (200, listing(&["model"])),
             metrics: (200, page(100.0, 1000, 2, 1)),
             tokenize: Tokenize::Missing,
+            settings: None,
             silent: false,
         }
     }
@@ -59,7 +62,7 @@ pub(crate) fn listing(models: &[&str]) -> String {
         .map(|id| {
             serde_json::json!({
                 "id": id, "object": "model", "owned_by": "vllm", "max_model_len": 4096,
-                "root": "/models/x",
+                "root": format!("/models/{id}"),
             })
         })
         .collect();
@@ -143,6 +146,9 @@ async fn answer(State(served): State<Served>, uri: Uri, body: Bytes) -> impl Int
         "/health" => (status(script.health), String::new()),
         "/v1/models" => (status(script.models.0), script.models.1),
         "/metrics" => (status(script.metrics.0), script.metrics.1),
+        "/get_server_info" if script.settings.is_some() => {
+            (StatusCode::OK, script.settings.unwrap_or_default())
+        }
         "/tokenize" => tokenize(&script.tokenize, &body),
         _ => (StatusCode::NOT_FOUND, "{\"detail\":\"Not Found\"}".to_owned()),
     }

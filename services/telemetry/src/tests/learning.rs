@@ -88,6 +88,67 @@ async fn data_parallel_ranks_are_told_apart() {
     watch.stop().await;
 }
 
+const SGLANG: &str = r#"{"page_size":1,"max_total_num_tokens":1600,"dp_size":2,
+    "disable_radix_cache":false,"enable_cache_report":true}"#;
+
+#[tokio::test]
+async fn an_sglang_without_metrics_is_known_by_its_settings() {
+    let models = listing(&["model"]).replace("vllm", "sglang");
+    let script = Script {
+        models: (200, models),
+        metrics: (404, String::new()),
+        settings: Some(SGLANG.to_owned()),
+        ..Script::default()
+    };
+    let engine = Engine::start(script).await;
+    let mut watch = Watch::start(vec![engine.backend("a")]);
+    let ready = watch.until("a", "ready", |b| b.state == BackendState::Ready).await;
+    assert_eq!(ready.engine, EngineKind::Sglang);
+    let caches: Vec<u32> =
+        ready.ranks.iter().map(|r| r.cache.expect("each has one").usable_blocks).collect();
+    assert_eq!(caches, [1600, 1600]);
+    watch.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_sglang_says_of_its_settings_counts_before_its_metrics() {
+    let page = "sglang:num_running_reqs{tp_rank=\"0\"} 4\nsglang:page_size 1\nsglang:num_pages 9\n";
+    let script = Script {
+        metrics: (200, page.to_owned()),
+        settings: Some(SGLANG.replace("false", "true")),
+        ..Script::default()
+    };
+    let engine = Engine::start(script).await;
+    let mut watch = Watch::start(vec![engine.backend("a")]);
+    let seen = watch
+        .until("a", "settings and load", |b| {
+            b.ranks[0].load.is_some() && b.ranks[0].cache.is_some_and(|c| c.usable_blocks == 1600)
+        })
+        .await;
+    assert!(!seen.ranks[0].cache.expect("just seen").prefix_caching);
+    assert_eq!(seen.ranks[0].load.expect("just seen").running, 4);
+    watch.stop().await;
+}
+
+#[tokio::test]
+async fn an_adapter_has_its_models_tokenizer() {
+    let folder = ModelFolder::builtin();
+    let models = r#"{"data":[{"id":"model","root":"r","parent":null},
+        {"id":"sql","root":"s","parent":"model"}]}"#;
+    let script = Script {
+        models: (200, models.to_owned()),
+        tokenize: Tokenize::Wrong(folder.clone()),
+        ..Script::default()
+    };
+    let engine = Engine::start(script).await;
+    let mut watch =
+        Watch::with(vec![engine.backend("a")], HashMap::from([("model".into(), folder)]));
+    let ready = watch.until("a", "ready", |b| b.state == BackendState::Ready).await;
+    let parity: Vec<_> = ready.models.iter().map(|m| m.parity).collect();
+    assert_eq!(parity, [Some(false), Some(false)]);
+    watch.stop().await;
+}
+
 #[tokio::test]
 async fn parity_is_known_before_a_backend_is_ready() {
     let folder = ModelFolder::builtin();

@@ -14,7 +14,7 @@ async fn a_backend_that_answers_becomes_ready_with_all_that_it_tells() {
     assert_eq!(&*ready.url, format!("http://{}", engine.address));
     assert_eq!(ready.models.len(), 1, "models are known before it is ready");
     assert_eq!(ready.models[0].max_model_len, Some(4096));
-    assert!(ready.models[0].listing.contains("/models/x"), "the listing is kept whole");
+    assert!(ready.models[0].listing.contains("/models/model"), "the listing is kept whole");
     let rank = &ready.ranks[0];
     let cache = rank.cache.expect("the cache is known before it is ready");
     assert_eq!((cache.block_size, cache.usable_blocks), (16, 600));

@@ -25,6 +25,13 @@ pub struct Args {
     /// Model name that requests must ask for.
     #[arg(long, default_value = config::DEFAULT_MODEL)]
     pub model: String,
+    /// Name of an adapter over the model, as loaded with vLLM's --lora-modules; may be given
+    /// several times. All share the model's cache, each with blocks of its own.
+    #[arg(long = "adapter", value_name = "NAME")]
+    pub adapters: Vec<String>,
+    /// Data-parallel ranks behind the address, each with a cache of its own.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub data_parallel: u16,
     /// Folder with tokenizer.json, tokenizer_config.json and chat_template.jinja. Without it a
     /// small built-in tokenizer is used.
     #[arg(long, value_name = "DIR")]
@@ -98,10 +105,12 @@ impl Args {
                 ..EngineConfig::default()
             })
             .model(self.model)
+            .data_parallel(self.data_parallel)
             .default_max_tokens(self.default_max_tokens)
             .keep_alive(Duration::from_millis(self.keep_alive_ms))
             .static_response(self.static_response)
             .faults(self.faults);
+        double = self.adapters.into_iter().fold(double, Double::adapter);
         if let Some(tokens) = self.max_model_len {
             double = double.max_model_len(tokens);
         }

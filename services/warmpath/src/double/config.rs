@@ -23,6 +23,10 @@ pub(crate) const DEFAULT_MODEL: &str = "warmpath-double";
 pub(crate) struct DoubleConfig {
     pub(crate) engine: EngineConfig,
     pub(crate) model: String,
+    /// Adapters over it.
+    pub(crate) adapters: Vec<String>,
+    /// Data-parallel ranks, each an engine of its own behind the one address.
+    pub(crate) ranks: u16,
     /// `None` is the built-in one.
     pub(crate) folder: Option<Arc<ModelFolder>>,
     /// 0 means as long as the cache can hold.
@@ -41,6 +45,8 @@ impl Default for DoubleConfig {
         Self {
             engine: EngineConfig::default(),
             model: DEFAULT_MODEL.to_owned(),
+            adapters: Vec::new(),
+            ranks: 1,
             folder: None,
             max_model_len: 0,
             default_max_tokens: DEFAULT_MAX_TOKENS,
@@ -55,7 +61,7 @@ impl Default for DoubleConfig {
 
 impl DoubleConfig {
     /// # Errors
-    /// A context that the cache cannot hold, no model name, no default output.
+    /// A context that the cache cannot hold, a name or ranks that are missing.
     pub(crate) fn checked(mut self) -> Result<Self, DoubleError> {
         let longest = self.engine.max_tokens();
         if self.max_model_len == 0 {
@@ -64,8 +70,11 @@ impl DoubleConfig {
         if self.max_model_len > longest {
             return Err(DoubleError::ContextTooLong { asked: self.max_model_len, longest });
         }
-        if self.model.is_empty() {
+        if self.model.is_empty() || self.adapters.iter().any(String::is_empty) {
             return Err(DoubleError::NoModelName);
+        }
+        if self.ranks == 0 {
+            return Err(DoubleError::NoRanks);
         }
         self.default_max_tokens = self.default_max_tokens.max(1);
         Ok(self)

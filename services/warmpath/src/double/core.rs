@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use domain::Moment;
@@ -146,8 +146,6 @@ pub(crate) struct Core {
     state: Mutex<State>,
     /// Rung when the model has something to do sooner than the driver knows.
     wake: Notify,
-    pub(crate) requests: AtomicU64,
-    pub(crate) open_sockets: Arc<AtomicUsize>,
 }
 
 impl Core {
@@ -159,12 +157,7 @@ impl Core {
             histograms: Histograms::new(),
             next_id: 0,
         };
-        Ok(Self {
-            state: Mutex::new(state),
-            wake: Notify::new(),
-            requests: AtomicU64::new(0),
-            open_sockets: Arc::default(),
-        })
+        Ok(Self { state: Mutex::new(state), wake: Notify::new() })
     }
 
     /// Plays the model until the end of time. Run by one task.
@@ -248,11 +241,18 @@ impl Core {
         self.state.lock().model.counters()
     }
 
+    /// Sequences that run or wait.
+    pub(crate) fn load(&self) -> u32 {
+        let state = self.state.lock();
+        state.model.running() + state.model.waiting()
+    }
+
+    /// What the engine counts. Requests and connections are not its business.
     pub(crate) fn stats(&self) -> Stats {
         let state = self.state.lock();
         let counters = state.model.counters();
         Stats {
-            requests: self.requests.load(Ordering::Relaxed),
+            requests: 0,
             scheduled: counters.scheduled_requests,
             finished: counters.finished_requests,
             cancelled: counters.cancelled_requests,
@@ -266,7 +266,7 @@ impl Core {
             waiting: state.model.waiting(),
             kv_usage: state.model.kv_usage(),
             cached_blocks: state.model.cached_blocks() as u64,
-            open_sockets: self.open_sockets.load(Ordering::Relaxed) as u64,
+            open_sockets: 0,
         }
     }
 

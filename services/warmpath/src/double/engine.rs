@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -15,8 +15,10 @@ use super::DoubleError;
 use super::canned::Canned;
 use super::config::DoubleConfig;
 use super::core::Core;
+use super::errors::EngineError;
 use super::fault::FaultBoard;
 use super::request::Dialect;
+use super::stats::Stats;
 use super::words::Vocabulary;
 
 /// A request as it arrived, for tests of what a gateway sends.
@@ -36,10 +38,14 @@ pub struct SeenRequest {
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) config: DoubleConfig,
-    pub(crate) model_id: ModelId,
+    /// The model's name, then those of the adapters.
+    names: Vec<ModelId>,
     pub(crate) folder: Arc<ModelFolder>,
     pub(crate) vocabulary: Vocabulary,
-    pub(crate) core: Arc<Core>,
+    ranks: Vec<Arc<Core>>,
+    /// Inference requests that arrived.
+    pub(crate) requests: AtomicU64,
+    pub(crate) open_sockets: Arc<AtomicUsize>,
     pub(crate) faults: FaultBoard,
     /// Unix time of the start, in seconds.
     pub(crate) started: u64,
@@ -56,10 +62,17 @@ impl Engine {
         let canned = |dialect| Canned::new(dialect, &config.model, started);
         let folder = config.folder.clone().unwrap_or_else(ModelFolder::builtin);
         Ok(Self {
-            model_id: ModelId::new(config.model.as_str()),
+            names: std::iter::once(&config.model)
+                .chain(&config.adapters)
+                .map(|name| ModelId::new(name.as_str()))
+                .collect(),
             vocabulary: Vocabulary::new(&folder),
             folder,
-            core: Arc::new(Core::new(config.engine.clone(), config.log_capacity)?),
+            ranks: (0..config.ranks)
+                .map(|_| Ok(Arc::new(Core::new(config.engine.clone(), config.log_capacity)?)))
+                .collect::<Result<_, DoubleError>>()?,
+            requests: AtomicU64::new(0),
+            open_sockets: Arc::default(),
             faults: FaultBoard::new(config.faults.clone()),
             started,
             canned: [canned(Dialect::Chat), canned(Dialect::Completion)],
@@ -68,6 +81,48 @@ impl Engine {
             seen: Mutex::default(),
             config,
         })
+    }
+
+    /// The data-parallel ranks, by number.
+    pub(crate) fn ranks(&self) -> &[Arc<Core>] {
+        &self.ranks
+    }
+
+    /// The model and, if it is one, the adapter that is served under a name.
+    pub(crate) fn served(&self, name: &str) -> Option<(&ModelId, Option<&ModelId>)> {
+        let at = self.names.iter().position(|served| served.as_str() == name)?;
+        Some((&self.names[0], (at > 0).then_some(&self.names[at])))
+    }
+
+    /// The rank that a request runs on: the one it names, else the one with the fewest requests.
+    pub(crate) fn rank_for(&self, headers: &HeaderMap) -> Result<&Arc<Core>, EngineError> {
+        let Some(named) = headers.get("x-data-parallel-rank") else {
+            return Ok(self.ranks.iter().min_by_key(|rank| rank.load()).unwrap_or(&self.ranks[0]));
+        };
+        let number = named.to_str().ok().and_then(|number| number.parse::<usize>().ok());
+        number.and_then(|number| self.ranks.get(number)).ok_or_else(|| {
+            let message = format!("data_parallel_rank is out of range [0, {})", self.ranks.len());
+            EngineError::bad_request("data_parallel_rank", message)
+        })
+    }
+
+    /// Of each rank what it counts.
+    pub(crate) fn rank_stats(&self) -> Vec<Stats> {
+        let requests = self.requests.load(Ordering::Relaxed);
+        let open_sockets = self.open_sockets.load(Ordering::Relaxed) as u64;
+        let of = |rank: &Arc<Core>| Stats { requests, open_sockets, ..rank.stats() };
+        self.ranks.iter().map(of).collect()
+    }
+
+    /// The ranks' counts together.
+    pub(crate) fn stats(&self) -> Stats {
+        self.rank_stats().into_iter().reduce(Stats::with).unwrap_or_default()
+    }
+
+    /// Drops every rank's prefix cache; whether none was busy.
+    pub(crate) fn reset_prefix_cache(&self) -> bool {
+        let done = |rank: &Arc<Core>| rank.reset_prefix_cache();
+        !self.ranks.iter().map(done).collect::<Vec<_>>().contains(&false)
     }
 
     /// The static mode's answers.

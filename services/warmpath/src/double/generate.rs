@@ -29,11 +29,11 @@ pub(crate) async fn answer(
     let mut generation = read(exchange, dialect).await?;
     let request_id = exchange.headers.get("x-request-id").and_then(|id| id.to_str().ok());
     let request_id: Arc<str> = request_id.map_or_else(|| engine.fresh_id().into(), Arc::from);
-    let wire = Wire::new(dialect, &request_id, unix_seconds(), &engine.config.model);
+    let rank = engine.rank_for(&exchange.headers)?;
+    let wire = Wire::new(dialect, &request_id, unix_seconds(), &generation.model);
     let prompt_usage = prompt_usage(&generation, engine.config.engine.block_size);
     let jobs = std::mem::take(&mut generation.jobs);
-    let ticket = engine
-        .core
+    let ticket = rank
         .submit(&request_id, jobs)
         .map_err(|error| EngineError::unrenderable(error.to_string()))?;
     if generation.delivery.stream {
@@ -65,7 +65,7 @@ async fn read(exchange: &Exchange<'_>, dialect: Dialect) -> Result<Generation, E
     let (engine, body) = (Arc::clone(exchange.engine), exchange.body.clone());
     let read = move || {
         let body = super::request::parse(&body)?;
-        super::request::check_model(&body, &engine.config.model)?;
+        super::request::check_model(&body, &engine)?;
         Generation::read(&engine, dialect, &body)
     };
     let read = tokio::task::spawn_blocking(read).await;
@@ -115,7 +115,7 @@ pub(crate) fn render(exchange: &Exchange<'_>, dialect: Dialect) -> Result<String
             "features": null,
             "content_parts": null,
             "sampling_params": {"max_tokens": body.get("max_tokens")},
-            "model": engine.config.model,
+            "model": super::request::asked_model(&body, engine),
             "stream": body.get("stream").and_then(serde_json::Value::as_bool).unwrap_or(false),
             "stream_options": body.get("stream_options"),
             "cache_salt": body.get("cache_salt"),

@@ -2,14 +2,42 @@
 
 use std::fmt::Write as _;
 
+use super::core::Core;
 use super::engine::Engine;
 use super::stats::{Histogram, Histograms, Stats};
 
 /// The page as text.
 pub(crate) fn page(engine: &Engine) -> String {
-    let stats = engine.core.stats();
-    let counters = engine.core.counters();
-    let mut page = Page::new(&engine.config.model, engine.started);
+    let ranks = engine.ranks().iter().zip(0..);
+    let pages: Vec<String> = ranks.map(|(rank, n)| rank_page(engine, rank, n)).collect();
+    match pages.as_slice() {
+        [page] => page.clone(),
+        pages => merged(pages),
+    }
+}
+
+/// The pages of several ranks as one: each family once, with the series of every rank.
+fn merged(pages: &[String]) -> String {
+    const FAMILY: &str = "# HELP ";
+    let mut families: Vec<_> = pages.iter().map(|page| page.split(FAMILY).skip(1)).collect();
+    let mut out = String::with_capacity(pages.iter().map(String::len).sum());
+    // Every rank has the same families in the same order.
+    while let Some(first) = families[0].next() {
+        out.push_str(FAMILY);
+        out.push_str(first);
+        for family in families.iter_mut().skip(1).filter_map(Iterator::next) {
+            family.lines().filter(|line| line.starts_with("vllm:")).for_each(|line| {
+                out.push_str(line);
+                out.push('\n');
+            });
+        }
+    }
+    out
+}
+
+fn rank_page(engine: &Engine, rank: &Core, number: u16) -> String {
+    let (stats, counters) = (rank.stats(), rank.counters());
+    let mut page = Page::new(number, &engine.config.model, engine.started);
     page.load(&stats);
     page.counter("prefix_cache_queries", "Prompt tokens looked up.", "", counters.queried_tokens);
     page.counter("prefix_cache_hits", "Prompt tokens found in the cache.", "", counters.hit_tokens);
@@ -32,22 +60,23 @@ pub(crate) fn page(engine: &Engine) -> String {
         page.sample("request_success_total", &label, count as f64);
     }
     page.cache_config(engine);
-    engine.core.with_histograms(|histograms| page.histograms(histograms));
+    rank.with_histograms(|histograms| page.histograms(histograms));
     page.out
 }
 
 struct Page {
     out: String,
+    rank: u16,
     /// `engine="0",model_name="…"`.
     labels: String,
     started: u64,
 }
 
 impl Page {
-    fn new(model: &str, started: u64) -> Self {
+    fn new(rank: u16, model: &str, started: u64) -> Self {
         let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let labels = format!("engine=\"0\",model_name=\"{model}\"");
-        Self { out: String::with_capacity(16 << 10), labels, started }
+        let labels = format!("engine=\"{rank}\",model_name=\"{model}\"");
+        Self { out: String::with_capacity(16 << 10), rank, labels, started }
     }
 
     fn load(&mut self, stats: &Stats) {
@@ -68,10 +97,11 @@ impl Page {
         let _ = writeln!(
             self.out,
             "vllm:cache_config_info{{block_size=\"{block_size}\",cache_dtype=\"auto\",\
-             enable_prefix_caching=\"True\",engine=\"0\",hash_block_size=\"None\",\
+             enable_prefix_caching=\"True\",engine=\"{}\",hash_block_size=\"None\",\
              kv_cache_size_tokens=\"{}\",num_cpu_blocks=\"None\",num_gpu_blocks=\"{blocks}\",\
              num_gpu_blocks_override=\"{blocks}\",prefix_caching_hash_algo=\"sha256\",\
              prefix_match_unit=\"None\",sliding_window=\"None\"}} 1.0",
+            self.rank,
             u64::from(blocks) * u64::from(block_size),
         );
     }

@@ -1,5 +1,6 @@
 //! Inference requests as the engine reads them: fields, prompts as tokens, jobs for the model.
 
+use domain::ModelId;
 use serde_json::Value;
 use tokenization::{ChatRequest, KeySpace};
 
@@ -31,6 +32,8 @@ pub(crate) struct Delivery {
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) delivery: Delivery,
+    /// The model or adapter.
+    pub(crate) model: String,
     /// One for each prompt and choice, prompt by prompt.
     pub(crate) jobs: Vec<Job>,
     /// The seed of each sequence's text.
@@ -91,12 +94,19 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Whether the request names a model that this engine serves. None is taken as the only one.
-pub(crate) fn check_model(body: &Value, served: &str) -> Result<(), EngineError> {
+/// Whether the request names a model that this engine serves. None is taken as the model itself.
+pub(crate) fn check_model(body: &Value, engine: &Engine) -> Result<(), EngineError> {
     match field(body, "model").map(plain) {
-        Some(asked) if asked != served => Err(EngineError::unknown_model(&asked, served)),
+        Some(asked) if engine.served(&asked).is_none() => {
+            Err(EngineError::unknown_model(&asked, &engine.config.model))
+        }
         _ => Ok(()),
     }
+}
+
+/// The name that the request asked for and an answer gives back.
+pub(crate) fn asked_model(body: &Value, engine: &Engine) -> String {
+    field(body, "model").map_or_else(|| engine.config.model.clone(), plain)
 }
 
 /// The tokens of a chat body's prompt.
@@ -194,8 +204,12 @@ impl Generation {
             return Err(EngineError::bad_request("n", message));
         }
         let salt = field(body, "cache_salt").and_then(Value::as_str);
-        let mut generation = Self { delivery, jobs: Vec::new(), seeds: Vec::new(), choices };
-        let keys = KeySpace::new(KEY_SECRET, &engine.model_id, None, salt);
+        let name = asked_model(body, engine);
+        let unknown = || EngineError::unknown_model(&name, &engine.config.model);
+        let (model, adapter) = engine.served(&name).ok_or_else(unknown)?;
+        let keys = KeySpace::new(KEY_SECRET, model, adapter.map(ModelId::as_str), salt);
+        let (jobs, seeds) = (Vec::new(), Vec::new());
+        let mut generation = Self { delivery, model: name, jobs, seeds, choices };
         for prompt in prompts {
             let output = output_tokens(engine, prompt.len(), limit)?;
             generation.add(engine, &keys, prompt, output);

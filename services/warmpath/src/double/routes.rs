@@ -164,7 +164,7 @@ pub(crate) async fn handle(
     });
     let inference = route.is_some_and(Route::is_inference);
     if inference {
-        engine.core.requests.fetch_add(1, Ordering::Relaxed);
+        engine.requests.fetch_add(1, Ordering::Relaxed);
     }
     let plan = match route {
         Some(route) if route.is_control() => Plan::default(),
@@ -236,7 +236,7 @@ impl Exchange<'_> {
             Route::Health => Ok(self.empty()),
             Route::Version => Ok(self.json(json!({"version": VERSION}).to_string())),
             Route::Load => {
-                let stats = engine.core.stats();
+                let stats = engine.stats();
                 let load = stats.running + stats.waiting;
                 Ok(self.json(json!({ "server_load": load }).to_string()))
             }
@@ -245,20 +245,24 @@ impl Exchange<'_> {
                 Ok(respond(StatusCode::OK, Some(PROMETHEUS), page))
             }
             Route::ResetPrefixCache => {
-                let done = engine.core.reset_prefix_cache();
+                let done = engine.reset_prefix_cache();
                 tracing::debug!(done, "prefix cache reset asked for");
                 Ok(self.empty())
             }
             Route::Faults => self.faults(method),
-            Route::Stats => Ok(self.json(to_json(&engine.core.stats()))),
-            Route::Records => Ok(self.json(to_json(&engine.core.records()))),
+            Route::Stats => Ok(self.json(to_json(&engine.stats()))),
+            Route::Records => {
+                let ranks = engine.ranks().iter();
+                let records: Vec<_> = ranks.flat_map(|rank| rank.records()).collect();
+                Ok(self.json(to_json(&records)))
+            }
         }
     }
 
     /// The body as JSON, of a model that is served here.
     pub(crate) fn parsed(&self) -> Result<Value, EngineError> {
         let body = request::parse(&self.body)?;
-        request::check_model(&body, &self.engine.config.model)?;
+        request::check_model(&body, self.engine)?;
         Ok(body)
     }
 
@@ -312,32 +316,46 @@ impl Exchange<'_> {
 /// The vLLM version whose behaviour this is.
 const VERSION: &str = "0.32.0";
 
+/// The list of models. vLLM puts its adapters behind the model, each with the model as parent.
 fn models(engine: &Engine) -> String {
     let config = &engine.config;
-    json!({"object": "list", "data": [{
-        "id": config.model,
-        "object": "model",
-        "created": unix_seconds(),
-        "owned_by": "vllm",
-        "root": config.model,
-        "parent": null,
-        "max_model_len": config.max_model_len,
-        "permission": [{
-            "id": format!("modelperm-{:016x}", engine.started),
-            "object": "model_permission",
-            "created": engine.started,
-            "allow_create_engine": false,
-            "allow_sampling": true,
-            "allow_logprobs": true,
-            "allow_search_indices": false,
-            "allow_view": true,
-            "allow_fine_tuning": false,
-            "organization": "*",
-            "group": null,
-            "is_blocking": false,
-        }],
-    }]})
-    .to_string()
+    let card = |name: &str, root: &str, parent: Option<&str>, longest: Option<u32>| {
+        json!({
+            "id": name,
+            "object": "model",
+            "created": unix_seconds(),
+            "owned_by": "vllm",
+            "root": root,
+            "parent": parent,
+            "max_model_len": longest,
+            "permission": [permission(engine)],
+        })
+    };
+    let mut data = vec![card(&config.model, &config.model, None, Some(config.max_model_len))];
+    data.extend(
+        config
+            .adapters
+            .iter()
+            .map(|name| card(name, &format!("/adapters/{name}"), Some(&config.model), None)),
+    );
+    json!({"object": "list", "data": data}).to_string()
+}
+
+fn permission(engine: &Engine) -> Value {
+    json!({
+        "id": format!("modelperm-{:016x}", engine.started),
+        "object": "model_permission",
+        "created": engine.started,
+        "allow_create_engine": false,
+        "allow_sampling": true,
+        "allow_logprobs": true,
+        "allow_search_indices": false,
+        "allow_view": true,
+        "allow_fine_tuning": false,
+        "organization": "*",
+        "group": null,
+        "is_blocking": false,
+    })
 }
 
 fn to_json(value: &impl serde::Serialize) -> String {

@@ -79,7 +79,7 @@ async fn connection(engine: Arc<Engine>, stream: TcpStream, stop: CancellationTo
     // Fails only on a connection that is gone already.
     let _ = stream.set_nodelay(true);
     let control = Arc::new(SocketControl::default());
-    let open = Arc::clone(&engine.core.open_sockets);
+    let open = Arc::clone(&engine.open_sockets);
     let io = TokioIo::new(Socket::new(stream, Arc::clone(&control), open));
     let service = service_fn(|request| routes::handle(&engine, &control, request));
     let connection = http1::Builder::new().serve_connection(io, service);

@@ -32,12 +32,35 @@ pub struct Stats {
     pub running: u32,
     /// Sequences that wait now.
     pub waiting: u32,
-    /// Share of blocks that live sequences hold now, 0 to 1.
+    /// Share of blocks that live sequences hold now, 0 to 1; of several ranks the fullest's.
     pub kv_usage: f64,
     /// Different blocks in the cache now.
     pub cached_blocks: u64,
     /// Connections open now.
     pub open_sockets: u64,
+}
+
+impl Stats {
+    /// Two ranks of one double as one. What belongs to the whole double stands in both.
+    pub(crate) fn with(self, other: Stats) -> Stats {
+        Stats {
+            requests: self.requests,
+            scheduled: self.scheduled + other.scheduled,
+            finished: self.finished + other.finished,
+            cancelled: self.cancelled + other.cancelled,
+            prompt_blocks: self.prompt_blocks + other.prompt_blocks,
+            hit_blocks: self.hit_blocks + other.hit_blocks,
+            prompt_tokens: self.prompt_tokens + other.prompt_tokens,
+            cached_tokens: self.cached_tokens + other.cached_tokens,
+            generated_tokens: self.generated_tokens + other.generated_tokens,
+            preemptions: self.preemptions + other.preemptions,
+            running: self.running + other.running,
+            waiting: self.waiting + other.waiting,
+            kv_usage: self.kv_usage.max(other.kv_usage),
+            cached_blocks: self.cached_blocks + other.cached_blocks,
+            open_sockets: self.open_sockets,
+        }
+    }
 }
 
 /// What became of one sequence. Written when it leaves the engine.

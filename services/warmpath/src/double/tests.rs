@@ -2,6 +2,7 @@
 
 mod client;
 mod faults;
+mod served;
 
 use std::time::Duration;
 

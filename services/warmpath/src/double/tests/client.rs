@@ -86,10 +86,20 @@ impl Client {
         self.read().await
     }
 
+    /// As [`post`](Self::post), with more lines in the head, each with its end.
+    pub(super) async fn post_with(&mut self, path: &str, headers: &str, body: &str) -> Reply {
+        self.send_with("POST", path, headers, body).await;
+        self.read().await
+    }
+
     pub(super) async fn send(&mut self, method: &str, path: &str, body: &str) {
+        self.send_with(method, path, "", body).await;
+    }
+
+    async fn send_with(&mut self, method: &str, path: &str, headers: &str, body: &str) {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: double\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
+             {headers}content-length: {}\r\n\r\n{body}",
             body.len()
         );
         self.stream.write_all(request.as_bytes()).await.expect("an open connection");
