@@ -44,6 +44,7 @@ impl Profile {
     pub(crate) fn of(backend: &Backend, model: &ServedModel, rank: &RankState) -> Self {
         let eviction = match backend.engine {
             EngineKind::LlamaCpp => Eviction::Slots(rank.slots.unwrap_or(UNKNOWN_SLOTS)),
+            EngineKind::Sglang => Eviction::RadixLeaves,
             EngineKind::Vllm | EngineKind::Other => Eviction::FreeQueue,
         };
         let Some(cache) = rank.cache else {
@@ -151,6 +152,9 @@ mod tests {
         let told = profile(EngineKind::LlamaCpp, None, None);
         assert_eq!((told.eviction, told.level()), (Eviction::Slots(4), EvidenceLevel::Text));
         assert_eq!(profile(EngineKind::Vllm, None, None).eviction, Eviction::FreeQueue);
+        let sglang = profile(EngineKind::Sglang, None, cache(1, 1600));
+        assert_eq!(sglang.eviction, Eviction::RadixLeaves);
+        assert_eq!(sglang.tokens.map(|t| (t.unit, t.capacity)), Some((BlockUnit::Tokens(16), 100)));
     }
 
     #[test]
