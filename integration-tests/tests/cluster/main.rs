@@ -5,6 +5,7 @@ mod adapters;
 mod affinity;
 mod endpoints;
 mod faults;
+mod feedback;
 mod hangups;
 mod kill;
 mod limits;

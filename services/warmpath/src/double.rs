@@ -109,6 +109,11 @@ impl Double {
         self.set(|config| config.engine.blocks = blocks)
     }
 
+    /// KV cache blocks that the metrics name, instead of the true number.
+    pub fn told_blocks(self, blocks: u32) -> Self {
+        self.set(|config| config.told_blocks = Some(blocks))
+    }
+
     /// Tokens in a block.
     pub fn block_size(self, tokens: u32) -> Self {
         self.set(|config| config.engine.block_size = tokens)

@@ -1,7 +1,7 @@
 use super::*;
 use crate::gateway::MirrorKind;
 use crate::request::Request;
-use crate::workload::{AgentSessions, DocumentCallers};
+use crate::workload::{AgentSessions, CustomerGroups, DocumentCallers};
 use domain::BlockKey;
 
 fn cluster(ranks: usize, blocks: u32, policy: RoutePolicy) -> ClusterConfig {
@@ -150,5 +150,33 @@ fn a_run_is_the_same_every_time() {
         let first = run_all(&config, &set);
         assert_eq!(first.records, run_all(&config, &set).records, "{policy}");
         assert!(first.records.iter().all(|record| record.finished.is_some()), "{policy}");
+    }
+}
+
+#[test]
+fn a_wrong_capacity_is_corrected_by_what_engines_report() {
+    let customers = CustomerGroups {
+        groups: 40,
+        system_tokens: 640,
+        question_tokens: 160,
+        output_tokens: 100,
+        rate_factor: 0.15,
+        ..CustomerGroups::default()
+    };
+    let set = customers.generate(3);
+    let hits = |factor: f64| {
+        let mut config = cluster(3, 1_500, RoutePolicy::Prefix);
+        config.engines.iter_mut().for_each(|engine| engine.decode = false);
+        config.gateway.believed_blocks = vec![(1_499.0 * factor) as u32; 3];
+        let outcome = run_all(&config, &set);
+        let late = 800..outcome.records.len();
+        (outcome.block_hit_rate(late.clone()), outcome.believed_hit_rate(late))
+    };
+    let (right, _) = hits(1.0);
+    assert!((0.5..0.98).contains(&right), "{right}");
+    for factor in [0.5, 1.63] {
+        let (wrong, believed) = hits(factor);
+        assert!(wrong > right - 0.015, "{factor}: {wrong} {right}");
+        assert!((believed - wrong).abs() < 0.01, "{factor}: {believed} {wrong}");
     }
 }

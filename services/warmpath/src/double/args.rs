@@ -39,6 +39,9 @@ pub struct Args {
     /// KV cache blocks. One of them is never used, as in vLLM.
     #[arg(long, default_value_t = 600)]
     pub blocks: u32,
+    /// KV cache blocks that the metrics name, instead of the true number.
+    #[arg(long, value_name = "N")]
+    pub told_blocks: Option<u32>,
     /// Tokens in a block.
     #[arg(long, default_value_t = 16)]
     pub block_size: u32,
@@ -111,6 +114,9 @@ impl Args {
             .static_response(self.static_response)
             .faults(self.faults);
         double = self.adapters.into_iter().fold(double, Double::adapter);
+        if let Some(blocks) = self.told_blocks {
+            double = double.told_blocks(blocks);
+        }
         if let Some(tokens) = self.max_model_len {
             double = double.max_model_len(tokens);
         }

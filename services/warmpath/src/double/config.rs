@@ -22,6 +22,8 @@ pub(crate) const DEFAULT_MODEL: &str = "warmpath-double";
 #[derive(Clone, Debug)]
 pub(crate) struct DoubleConfig {
     pub(crate) engine: EngineConfig,
+    /// Blocks that the metrics name; `None` for the truth.
+    pub(crate) told_blocks: Option<u32>,
     pub(crate) model: String,
     /// Adapters over it.
     pub(crate) adapters: Vec<String>,
@@ -44,6 +46,7 @@ impl Default for DoubleConfig {
     fn default() -> Self {
         Self {
             engine: EngineConfig::default(),
+            told_blocks: None,
             model: DEFAULT_MODEL.to_owned(),
             adapters: Vec::new(),
             ranks: 1,

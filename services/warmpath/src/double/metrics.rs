@@ -91,7 +91,8 @@ impl Page {
 
     fn cache_config(&mut self, engine: &Engine) {
         let config = &engine.config.engine;
-        let (block_size, blocks) = (config.block_size, config.blocks);
+        let block_size = config.block_size;
+        let blocks = engine.config.told_blocks.unwrap_or(config.blocks);
         let help = "Information of the LLMEngine CacheConfig";
         self.family("cache_config_info", "", "gauge", help);
         let _ = writeln!(
