@@ -212,42 +212,15 @@ impl Feedback {
         let Ended { output_cached_blocks, answer_keys, heard } = ended;
         self.start(index, &mut booking, &mut sample);
         let (slot, extra) = (booking.slot(), booking.extra());
-        let mut correction = Correction::default();
         let Some(rank) = self.ranks.get_mut(&slot) else {
             index.finish_with_answer(booking, output_cached_blocks, answer_keys);
-            return correction;
+            return Correction::default();
         };
         // A request that found no slot free in the mirror was served all the same.
         let started = index.started(&booking);
         sample.believed = started.map(|started| started.cached_blocks);
         let heard = if started.is_some() { heard } else { Heard::Nothing };
-        let believed = sample.believed.unwrap_or(0);
-        match heard {
-            Heard::Found { blocks, slack } => {
-                let found = blocks.min(booking.blocks());
-                correction.compared = Some((believed, found));
-                rank.record.told(believed, found, booking.blocks());
-                if believed > found.saturating_add(slack) {
-                    correction.purged_blocks = index.purge_booked(&booking, found);
-                }
-                let shared = self.shared.entry(rank.told.group).or_insert_with(Evidence::shared);
-                rank.followed.get_or_insert_with(|| {
-                    let capacity = scaled(rank.told.blocks, rank.step);
-                    Box::new(Followed {
-                        reuse: ReuseStack::new(slot.index, capacity),
-                        evidence: Evidence::own(),
-                        held_back: Vec::new(),
-                    })
-                });
-                correction.capacity = rank.learn(shared, &sample, found, slack);
-            }
-            Heard::Silence => {
-                if rank.record.kept_silent(believed) {
-                    rank.followed = None;
-                }
-            }
-            Heard::Nothing => {}
-        }
+        let mut correction = rank.hear(&mut self.shared, index, &booking, &sample, heard);
         index.finish_with_answer(booking, output_cached_blocks, answer_keys);
         correction.purged_rank = rank.record.take_emptied();
         if correction.purged_rank {
@@ -272,7 +245,60 @@ impl Told {
     }
 }
 
+/// Whether it is age that decides what the rank evicts, and so the number of blocks what it has.
+/// Of an engine that keeps whole sequences in slots distances say nothing.
+fn evicts_by_age(index: &KvIndex, slot: Slot) -> bool {
+    index.live(slot).is_some_and(|number| index.ranks[number as usize].slots().is_none())
+}
+
 impl Rank {
+    /// Takes what an answer said, while its request still holds its blocks.
+    fn hear(
+        &mut self,
+        shared: &mut HashMap<u64, Evidence>,
+        index: &mut KvIndex,
+        booking: &Booking,
+        sample: &Sample,
+        heard: Heard,
+    ) -> Correction {
+        let mut correction = Correction::default();
+        let believed = sample.believed.unwrap_or(0);
+        match heard {
+            Heard::Found { blocks, slack } => {
+                let found = blocks.min(booking.blocks());
+                correction.compared = Some((believed, found));
+                self.record.told(believed, found, booking.blocks());
+                if believed > found.saturating_add(slack) {
+                    correction.purged_blocks = index.purge_booked(booking, found);
+                }
+                if evicts_by_age(index, booking.slot()) {
+                    self.follow(booking.slot());
+                }
+                let shared = shared.entry(self.told.group).or_insert_with(Evidence::shared);
+                correction.capacity = self.learn(shared, sample, found, slack);
+            }
+            Heard::Silence => {
+                if self.record.kept_silent(believed) {
+                    self.followed = None;
+                }
+            }
+            Heard::Nothing => {}
+        }
+        correction
+    }
+
+    /// Notes distances from now on.
+    fn follow(&mut self, slot: Slot) {
+        let capacity = scaled(self.told.blocks, self.step);
+        self.followed.get_or_insert_with(|| {
+            Box::new(Followed {
+                reuse: ReuseStack::new(slot.index, capacity),
+                evidence: Evidence::own(),
+                held_back: Vec::new(),
+            })
+        });
+    }
+
     /// Learns from a comparison. Returns the capacity if it changed.
     fn learn(
         &mut self,

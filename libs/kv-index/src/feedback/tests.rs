@@ -280,3 +280,18 @@ fn an_engine_that_tells_nothing_is_not_followed() {
     assert_eq!(bench.capacity(0), TOLD);
     assert!(bench.feedback.ranks[&bench.slots[0]].followed.is_none());
 }
+
+#[test]
+fn an_engine_that_keeps_whole_sequences_is_not_resized() {
+    let mut bench = Bench::new(&[300], false, 1);
+    let slot = bench.index.add_rank_as(TOLD, crate::Eviction::Slots(4));
+    bench.feedback.set_told(slot, Told { blocks: TOLD, is_assumed: true, group: 2 });
+    bench.slots[0] = slot;
+    for _ in 0..400 {
+        let document = bench.document(60);
+        let (.., done) = bench.serve(0, document, told);
+        assert_eq!(done.capacity, None);
+    }
+    assert_eq!(bench.feedback.told_blocks(slot), Some(TOLD));
+    assert!(bench.feedback.standing(slot) != Standing::Silent);
+}
