@@ -128,6 +128,19 @@ fn without_queues_the_mirror_believes_what_engines_hold() {
 }
 
 #[test]
+fn answers_that_the_next_turn_repeats_are_believed_to_be_found() {
+    // An answer of two blocks, of which the last token is not computed: one block of each of a
+    // session's thirteen further prompts, which is 1.5 % of all.
+    for policy in [RoutePolicy::RoundRobin, RoutePolicy::Prefix] {
+        let outcome = run_all(&cluster(3, 3_000, policy), &AgentSessions::default().generate(1));
+        let all = 0..outcome.records.len();
+        let (believed, held) =
+            (outcome.believed_hit_rate(all.clone()), outcome.block_hit_rate(all));
+        assert!((believed - held).abs() < 0.01, "{policy}: {believed} {held}");
+    }
+}
+
+#[test]
 fn shown_content_is_believed() {
     let gap = |shown_content| {
         let mut config = cluster(3, 600, RoutePolicy::Prefix);
