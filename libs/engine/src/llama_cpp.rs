@@ -1,6 +1,7 @@
 //! The metrics page of llama.cpp's server. It has slots, no blocks, and one rank.
 
 use domain::{LoadSample, Moment};
+use serde::Deserialize;
 
 use crate::RankReading;
 use crate::metrics::Page;
@@ -31,6 +32,21 @@ pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
         prefix_cache,
     };
     vec![RankReading { rank: 0, cache: None, load }]
+}
+
+/// Where its server tells its settings.
+pub const PROPS_PATH: &str = "/props";
+
+#[derive(Deserialize)]
+struct Props {
+    total_slots: u32,
+}
+
+/// The slots that an answer to `/props` tells, each of which keeps one sequence. `None` if it
+/// tells none.
+pub fn slots(json: &[u8]) -> Option<u32> {
+    let props: Props = serde_json::from_slice(json).ok()?;
+    Some(props.total_slots).filter(|slots| *slots > 0)
 }
 
 #[cfg(test)]
@@ -64,6 +80,16 @@ mod tests {
         let page = metrics::parse("llamacpp:requests_processing 2\nllamacpp:requests_deferred 5\n");
         let load = read(&page, Moment::ZERO)[0].load;
         assert_eq!((load.running, load.waiting, load.prefix_cache), (2, 5, None));
+    }
+
+    #[test]
+    fn slots_are_told_by_the_settings() {
+        // The fields that count of a recorded answer of xllamacpp 2026.10.11549.
+        let props = br#"{"default_generation_settings":{"n_ctx":4096},"total_slots":2}"#;
+        assert_eq!(slots(props), Some(2));
+        for json in [&b"{}"[..], b"{\"total_slots\":0}", b"", b"{\"total_slots\":\"2\"}"] {
+            assert_eq!(slots(json), None, "{json:?}");
+        }
     }
 
     #[test]

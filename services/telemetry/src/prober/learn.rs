@@ -2,7 +2,7 @@
 
 use domain::{BackendState, EngineKind, RankState, ServedModel};
 use engine::sglang::{self, ServerInfo};
-use engine::{RankReading, metrics};
+use engine::{RankReading, llama_cpp, metrics};
 
 use super::{MAX_LISTING_BYTES, MAX_METRICS_BYTES, MAX_SETTINGS_BYTES, Prober};
 use crate::http_client::{Answer, Fault};
@@ -136,11 +136,28 @@ impl Prober {
         continuity
     }
 
-    /// Asks an SGLang for its settings: with its metrics switched off they alone tell its cache.
+    /// Asks an engine whose metrics do not tell its cache for its settings.
     async fn ask_for_settings(&mut self) {
-        if self.seen.engine != EngineKind::Sglang {
-            return;
+        match self.seen.engine {
+            EngineKind::Sglang => self.ask_sglang().await,
+            EngineKind::LlamaCpp => self.ask_llama_cpp().await,
+            EngineKind::Vllm | EngineKind::Other => {}
         }
+    }
+
+    /// How many slots it has.
+    async fn ask_llama_cpp(&mut self) {
+        let limit = self.deps.timing.timeout;
+        let answer = self.deps.client.get(llama_cpp::PROPS_PATH, MAX_SETTINGS_BYTES, limit).await;
+        let Ok(answer) = answer.and_then(Answer::success) else { return };
+        let told = llama_cpp::slots(&answer.body);
+        for rank in &mut self.seen.ranks {
+            rank.slots = told.or(rank.slots);
+        }
+    }
+
+    /// With its metrics switched off its settings alone tell its cache.
+    async fn ask_sglang(&mut self) {
         let limit = self.deps.timing.timeout;
         for path in sglang::SERVER_INFO_PATHS {
             let answer = self.deps.client.get(path, MAX_SETTINGS_BYTES, limit).await;

@@ -28,7 +28,7 @@ pub(crate) struct Script {
     pub(crate) models: (u16, String),
     pub(crate) metrics: (u16, String),
     pub(crate) tokenize: Tokenize,
-    /// SGLang's settings; absent from engines that have no such route.
+    /// SGLang's or llama.cpp's settings; absent from engines that have no such route.
     pub(crate) settings: Option<String>,
     /// It accepts requests and never answers.
     pub(crate) silent: bool,
@@ -146,7 +146,7 @@ async fn answer(State(served): State<Served>, uri: Uri, body: Bytes) -> impl Int
         "/health" => (status(script.health), String::new()),
         "/v1/models" => (status(script.models.0), script.models.1),
         "/metrics" => (status(script.metrics.0), script.metrics.1),
-        "/get_server_info" if script.settings.is_some() => {
+        "/get_server_info" | "/props" if script.settings.is_some() => {
             (StatusCode::OK, script.settings.unwrap_or_default())
         }
         "/tokenize" => tokenize(&script.tokenize, &body),

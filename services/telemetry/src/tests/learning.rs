@@ -131,6 +131,23 @@ async fn what_an_sglang_says_of_its_settings_counts_before_its_metrics() {
 }
 
 #[tokio::test]
+async fn a_llama_cpp_is_asked_for_its_slots() {
+    let page = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n";
+    let script = Script {
+        metrics: (200, page.to_owned()),
+        settings: Some(r#"{"total_slots":3}"#.to_owned()),
+        ..Script::default()
+    };
+    let engine = Engine::start(script).await;
+    let mut watch = Watch::start(vec![engine.backend("a")]);
+    let ready = watch.until("a", "ready", |b| b.state == BackendState::Ready).await;
+    assert_eq!((ready.engine, ready.ranks[0].slots), (EngineKind::LlamaCpp, Some(3)));
+    watch.until("a", "another reading", |b| b.ranks[0].load != ready.ranks[0].load).await;
+    assert_eq!(watch.now("a").ranks[0].slots, Some(3), "kept over readings");
+    watch.stop().await;
+}
+
+#[tokio::test]
 async fn an_adapter_has_its_models_tokenizer() {
     let folder = ModelFolder::builtin();
     let models = r#"{"data":[{"id":"model","root":"r","parent":null},
