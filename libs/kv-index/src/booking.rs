@@ -80,6 +80,11 @@ impl Booking {
         self.counts_on_answer
     }
 
+    /// Blocks of the prompt, those without a key included.
+    pub(crate) fn prompt_blocks(&self) -> u64 {
+        u64::from(self.blocks) + u64::from(self.extra)
+    }
+
     pub(crate) fn job(&self) -> u64 {
         self.job
     }

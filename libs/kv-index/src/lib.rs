@@ -90,6 +90,7 @@ mod order;
 mod purge;
 mod radix;
 mod rank;
+mod room;
 mod slots;
 mod structure;
 mod sweep;

@@ -19,7 +19,6 @@ fn candidates<'a>(fits: &'a [PrefillFit], rng: &mut SmallRng) -> Vec<CandidateVi
                 cached_tokens: blocks * 16,
                 uncached_tokens: prompt - blocks * 16,
                 queue_delay_seconds: rng.random_range(0.0..0.5),
-                room_delay_seconds: 0.0,
                 network_seconds: 0.000_5,
                 evict_tokens: rng.random_range(0..8_192),
                 booked_seconds: rng.random_range(0.0..0.5),

@@ -32,17 +32,19 @@
 //! are part of the queue delay; those that run count in [`LoadBook::foreign_requests`] only.
 
 mod arrivals;
+mod claims;
 mod foreign;
 mod span;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use domain::{LeaseId, LoadSample, Moment};
 
 use self::arrivals::Arrivals;
+use self::claims::Claims;
 use self::foreign::Foreign;
 use self::span::Span;
 pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
@@ -55,6 +57,17 @@ const MAX_PREFILL_SECONDS: f64 = 3_600.0;
 /// Weight of a new booking in the mean prefill of our own requests.
 const MEAN_GAIN: f64 = 0.05;
 
+/// A prompt as one rank would find it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// Tokens to be computed.
+    pub uncached_tokens: u32,
+    /// Tokens found in the cache.
+    pub cached_tokens: u32,
+    /// Its blocks.
+    pub blocks: u32,
+}
+
 /// What a booked request is expected to cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
@@ -66,6 +79,8 @@ pub struct Work {
     pub prefill_seconds: f64,
     /// Predicted time until it reaches the engine's queue.
     pub latency_seconds: f64,
+    /// Blocks of the prompt.
+    pub blocks: u32,
 }
 
 /// A prediction as a time.
@@ -106,7 +121,7 @@ struct Prefill {
 /// past is taken as no time having passed.
 #[derive(Clone, Debug)]
 pub struct LoadBook {
-    leases: HashSet<LeaseId>,
+    claims: Claims,
     /// Unfinished prefills in the order they were sent.
     queue: VecDeque<Prefill>,
     /// Σ of their predicted times.
@@ -124,6 +139,8 @@ pub struct LoadBook {
     /// that was not seen.
     idle_from: Moment,
     span: Option<Span>,
+    /// The front of the queue was refused its start.
+    waits_for_room: bool,
     /// Leases whose prefill finished before its start was told.
     overdue_starts: Vec<LeaseId>,
     mean_prefill_seconds: f64,
@@ -141,7 +158,7 @@ impl LoadBook {
     /// An empty book.
     pub fn new() -> Self {
         Self {
-            leases: HashSet::new(),
+            claims: Claims::default(),
             queue: VecDeque::new(),
             queued: Duration::ZERO,
             first_step: Duration::ZERO,
@@ -150,6 +167,7 @@ impl LoadBook {
             latency: Duration::ZERO,
             idle_from: Moment::ZERO,
             span: None,
+            waits_for_room: false,
             overdue_starts: Vec::new(),
             // Until we have requests of our own, foreign ones are taken for a page of text.
             mean_prefill_seconds: Coefficients::DEFAULT.predict_seconds(1_000, 0),
@@ -167,10 +185,11 @@ impl LoadBook {
     pub fn work(
         &self,
         fit: &PrefillFit,
-        (uncached, cached): (u32, u32),
+        prompt: Prompt,
         network_seconds: f64,
         now: Moment,
     ) -> Work {
+        let Prompt { uncached_tokens: uncached, cached_tokens: cached, blocks } = prompt;
         let coefficients = fit.coefficients();
         let prefill_seconds = if self.booked_seconds(now) > 0.0 {
             let steps = f64::from(uncached / STEP_TOKENS);
@@ -185,6 +204,7 @@ impl LoadBook {
             cached_tokens: cached,
             prefill_seconds,
             latency_seconds: network_seconds + coefficients.latency_seconds,
+            blocks,
         }
     }
 
@@ -212,7 +232,7 @@ impl LoadBook {
         self.queued += prefill.predicted;
         self.queue.push_back(prefill);
         self.plan_first_step();
-        self.leases.insert(lease);
+        self.claims.book(lease, predicted.blocks);
         self.arrivals.record(now);
         self.record(now);
     }
@@ -228,6 +248,7 @@ impl LoadBook {
             self.finish_front(running, now);
         }
         self.since = now;
+        self.waits_for_room = false;
         self.plan_first_step();
         self.record(now);
         self.idle_from = now;
@@ -244,7 +265,7 @@ impl LoadBook {
     /// The request is over, in whichever way and phase. `false` if the lease is not booked.
     pub fn end(&mut self, lease: LeaseId, now: Moment) -> bool {
         self.settle(now);
-        if !self.leases.remove(&lease) {
+        if !self.claims.end(lease, now) {
             return false;
         }
         self.overdue_starts.retain(|l| *l != lease);
@@ -258,6 +279,7 @@ impl LoadBook {
             self.idle_from = now + prefill.predicted;
             if place == 0 {
                 self.since = now;
+                self.waits_for_room = false;
             }
             self.plan_first_step();
         }
@@ -279,6 +301,16 @@ impl LoadBook {
         (self.first_step_ends.max(now) + rest).seconds_since(arrives).max(0.0)
     }
 
+    /// Seconds that a prompt of so many blocks waits for room in the rank's cache: none if it
+    /// `fits` beside the running requests and nothing before it was refused its start. Finite
+    /// and ≥ 0.
+    pub fn room_delay_seconds(&self, blocks: u32, fits: bool, now: Moment) -> f64 {
+        if fits && !self.waits_for_room {
+            return 0.0;
+        }
+        self.claims.wait_seconds(blocks, now)
+    }
+
     /// Requests booked per second, averaged over the last ten or so. Finite and ≥ 0.
     pub fn arrivals_per_second(&self, now: Moment) -> f64 {
         self.arrivals.per_second(now)
@@ -286,12 +318,12 @@ impl LoadBook {
 
     /// Requests booked and not ended.
     pub fn in_flight(&self) -> u32 {
-        u32::try_from(self.leases.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.claims.len()).unwrap_or(u32::MAX)
     }
 
     /// Requests past their prefill and not ended, as of the last change of the book.
     pub fn running(&self) -> u32 {
-        u32::try_from(self.leases.len().saturating_sub(self.queue.len())).unwrap_or(u32::MAX)
+        u32::try_from(self.claims.len().saturating_sub(self.queue.len())).unwrap_or(u32::MAX)
     }
 
     /// Hands out the leases whose prefill should have started by `now` and were not handed out
@@ -305,6 +337,7 @@ impl LoadBook {
             start(lease, Due::Finished);
         }
         let (mut ends, mut ahead_tokens) = (self.since, 0);
+        let mut no_room = false;
         for prefill in &mut self.queue {
             let begins = ends.max(prefill.arrives);
             if begins > now || ahead_tokens >= STEP_TOKENS {
@@ -312,7 +345,7 @@ impl LoadBook {
             }
             if !prefill.start_told {
                 if !start(prefill.lease, Due::Predicted) {
-                    self.span = None;
+                    no_room = true;
                     break;
                 }
                 prefill.start_told = true;
@@ -320,6 +353,20 @@ impl LoadBook {
             ends = begins + prefill.predicted;
             ahead_tokens = ahead_tokens.saturating_add(prefill.uncached);
         }
+        self.hold_back(no_room, now);
+    }
+
+    /// While the front of the queue waits for room, nothing is computed.
+    fn hold_back(&mut self, no_room: bool, now: Moment) {
+        if no_room {
+            self.span = None;
+        }
+        let waits = no_room && self.queue.front().is_some_and(|front| !front.start_told);
+        if waits || self.waits_for_room {
+            self.since = self.since.max(now);
+            self.plan_first_step();
+        }
+        self.waits_for_room = waits;
     }
 
     /// Takes a reading of the engine's metrics. Each reading counts once, however often it is
@@ -339,6 +386,7 @@ impl LoadBook {
     fn settle(&mut self, now: Moment) {
         while let Some(front) = self.queue.front()
             && !front.streaming
+            && !self.waits_for_room
             && self.since.max(front.arrives) + front.predicted <= now
         {
             let predicted = front.predicted;
@@ -360,6 +408,7 @@ impl LoadBook {
         if !prefill.start_told {
             self.overdue_starts.push(prefill.lease);
         }
+        self.claims.admit(prefill.lease);
         if let Some(span) = &mut self.span {
             span.add(prefill.uncached, prefill.cached, running, at);
         }

@@ -119,8 +119,6 @@ pub struct CandidateView<'a> {
     pub uncached_tokens: u32,
     /// Wait until it can begin, foreign load included.
     pub queue_delay_seconds: f64,
-    /// Wait until its cache has room beside the running requests and those that wait already.
-    pub room_delay_seconds: f64,
     /// Round trip to it.
     pub network_seconds: f64,
     /// Cached tokens that would be evicted for this prompt.
@@ -236,11 +234,8 @@ pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) 
     let (uncached, cached) = (view.uncached_tokens, view.cached_tokens);
     let prefill = coefficients.prefill_seconds(uncached, cached, view.running);
     let queue_delay = seconds(view.queue_delay_seconds);
-    // All of these pass at once: what waits for room, or for a step of others, is not computed
-    // meanwhile.
-    let wait = queue_delay
-        .max(seconds(view.room_delay_seconds))
-        .max(coefficients.step_wait_seconds(view.running));
+    // Both pass at once.
+    let wait = queue_delay.max(coefficients.step_wait_seconds(view.running));
     // A rank that had little traffic so far is about to get its share of it.
     let arrivals = seconds(view.arrivals_per_second).max(arrivals_per_rank);
     let others = others_delay(arrivals, queue_delay, prefill + eviction);

@@ -260,7 +260,6 @@ impl Node {
             cached_tokens,
             uncached_tokens: tokens - cached_tokens,
             queue_delay_seconds: self.book.queue_delay_seconds(now),
-            room_delay_seconds: 0.0,
             network_seconds: 0.0,
             evict_tokens: self.cache.evicted_by(prompt) * BLOCK_TOKENS,
             booked_seconds: self.book.booked_seconds(now),

@@ -19,7 +19,8 @@ use std::collections::HashMap;
 use domain::{BlockKey, LeaseId, LoadSample, Moment};
 use kv_index::feedback::Heard;
 use scheduling::{
-    CandidateView, Coefficients, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank, score,
+    CandidateView, Coefficients, Due, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank,
+    score,
 };
 
 use measure::Measure;
@@ -87,6 +88,7 @@ struct Prospect {
     cached_tokens: u32,
     uncached_tokens: u32,
     evict_tokens: u32,
+    new_blocks: u32,
     queue_delay_seconds: f64,
 }
 
@@ -156,18 +158,34 @@ impl Gateway {
 
     fn prospect(&self, rank: usize, prompt: Prompt<'_>, now: Moment) -> Prospect {
         let block = self.config.block_tokens;
+        let load = &self.ranks[rank].load;
         let matched_blocks = self.matched[rank];
+        let new_blocks = prompt.tokens.div_ceil(block).saturating_sub(matched_blocks);
         // An engine computes at least the last token itself.
         let most = prompt.tokens.saturating_sub(1) / block * block;
         let cached_tokens = matched_blocks.saturating_mul(block).min(most);
-        let new_blocks = prompt.tokens.div_ceil(block).saturating_sub(matched_blocks);
         Prospect {
             matched_blocks,
             cached_tokens,
             uncached_tokens: prompt.tokens - cached_tokens,
             evict_tokens: self.mirror.evicted_by(rank, new_blocks) * block,
-            queue_delay_seconds: self.ranks[rank].load.queue_delay_seconds(now),
+            new_blocks,
+            queue_delay_seconds: load.queue_delay_seconds(now),
         }
+    }
+
+    /// How long the prompt will wait for room in the rank's cache.
+    fn room_delay_seconds(
+        &self,
+        rank: usize,
+        prompt: Prompt<'_>,
+        prospect: &Prospect,
+        now: Moment,
+    ) -> f64 {
+        let free = self.mirror.free_room(rank);
+        let fits = free.is_none_or(|free| i64::from(prospect.new_blocks) <= free);
+        let blocks = prompt.tokens.div_ceil(self.config.block_tokens);
+        self.ranks[rank].load.room_delay_seconds(blocks, fits, now)
     }
 
     /// The rank and its expected time to first token.
@@ -183,10 +201,10 @@ impl Gateway {
         let resident = |rank| self.mirror.resident(rank);
         let snapshot = Snapshot { keys: prompt.keys, views: &views, resident: &resident };
         let rank = chooser.choose(&self.config.selection, &snapshot);
-        (
-            rank,
-            score(&self.config.selection, &views[rank], arrivals_per_rank(&views)).ttft_seconds(),
-        )
+        let mut parts = score(&self.config.selection, &views[rank], arrivals_per_rank(&views));
+        let room = self.room_delay_seconds(rank, prompt, &prospects[rank], now);
+        parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
+        (rank, parts.ttft_seconds())
     }
 
     fn book(&mut self, number: usize, prompt: Prompt<'_>, prospect: Prospect, now: Moment) {
@@ -195,8 +213,12 @@ impl Gateway {
         self.turn += 1;
         let rank = &mut self.ranks[number];
         rank.last_chosen = self.turn;
-        let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
-        let work = rank.load.work(&rank.fit, (uncached, cached), 0.0, now);
+        let found = scheduling::Prompt {
+            uncached_tokens: prospect.uncached_tokens,
+            cached_tokens: prospect.cached_tokens,
+            blocks: prompt.tokens.div_ceil(self.config.block_tokens),
+        };
+        let work = rank.load.work(&rank.fit, found, 0.0, now);
         rank.load.book(id, work, true, now);
         let measure = Measure::new(prompt.tokens, self.config.block_tokens);
         let extra = measure.prompt_blocks().saturating_sub(prompt.keys.len() as u32);
@@ -263,11 +285,13 @@ impl Gateway {
     fn advance(&mut self, now: Moment) {
         for rank in 0..self.ranks.len() {
             let (mirror, leases) = (&mut self.mirror, &mut self.leases);
-            self.ranks[rank].load.start_due(now, |id, _| {
-                if let Some(lease) = leases.get_mut(&id) {
+            self.ranks[rank].load.start_due(now, |id, due| {
+                let Some(lease) = leases.get_mut(&id) else { return true };
+                let starts = due == Due::Finished || mirror.has_room(&lease.held);
+                if starts {
                     lease.start(mirror);
                 }
-                true
+                starts
             });
         }
     }
@@ -317,7 +341,6 @@ impl Rank {
             cached_tokens: prospect.cached_tokens,
             uncached_tokens: prospect.uncached_tokens,
             queue_delay_seconds: prospect.queue_delay_seconds,
-            room_delay_seconds: 0.0,
             network_seconds: 0.0,
             evict_tokens: prospect.evict_tokens,
             booked_seconds: self.load.booked_seconds(now),

@@ -32,7 +32,7 @@ use domain::{
 use kv_index::feedback::{Feedback, Told};
 use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
-use scheduling::{Config, PrefillFit};
+use scheduling::{Config, Due, PrefillFit};
 
 use crate::explain::{Ending, Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
@@ -235,11 +235,13 @@ impl State {
 
     fn advance_rank(&mut self, at: usize, now: Moment) {
         let (mirrors, leases) = (&mut self.mirrors, &mut self.leases);
-        self.ranks[at].load.start_due(now, |lease, _| {
-            if let Some(lease) = leases.get_mut(&lease) {
+        self.ranks[at].load.start_due(now, |lease, due| {
+            let Some(lease) = leases.get_mut(&lease) else { return true };
+            let starts = due == Due::Finished || has_room(mirrors, lease);
+            if starts {
                 start(mirrors, lease);
             }
-            true
+            starts
         });
     }
 
@@ -286,6 +288,11 @@ impl State {
             rank.metrics.told_capacity.set(told);
         }
     }
+}
+
+/// Whether the engine can start the lease's prompt beside those that run.
+fn has_room(mirrors: &[Mirror], lease: &Lease) -> bool {
+    lease.blocks.as_ref().is_none_or(|b| mirrors[b.mirror].index.has_room(&b.booking))
 }
 
 /// The lease's prefill is taken to begin: its blocks are allocated, others evicted for it.

@@ -1,42 +1,69 @@
-//! How often a rank is chosen, lately.
+//! How often something happens at a rank, lately.
 
 use domain::Moment;
 
 /// Time over which arrivals are averaged, in seconds. Long enough to see a few requests of
 /// minutes-long conversations, short enough to follow a change of traffic.
-const WINDOW_SECONDS: f64 = 10.0;
+const ARRIVALS_WINDOW_SECONDS: f64 = 10.0;
 
 /// The shortest time that a rate is taken over, in seconds: the first request after a start says
 /// nothing yet of how many will follow.
 const FIRST_SECONDS: f64 = 0.25;
 
-/// An arrival rate with exponential forgetting, unbiased from the first second on.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Arrivals {
-    /// Arrivals, each weighted by e^(-age / window), as of `at`.
+/// A rate with exponential forgetting, unbiased from the first second on.
+#[derive(Clone, Debug)]
+pub(super) struct Rate {
+    window_seconds: f64,
+    /// What was recorded, each weighted by e^(-age / window), as of `at`.
     weight: f64,
     at: Moment,
-    /// The first arrival: before it, nothing was there to be counted.
+    /// The first record: before it, nothing was there to be counted.
     first: Option<Moment>,
 }
 
-impl Arrivals {
-    pub(super) fn record(&mut self, now: Moment) {
-        self.weight = self.weight_at(now) + 1.0;
+impl Rate {
+    /// A rate of nothing yet, averaged over so many seconds.
+    pub(super) fn over(window_seconds: f64) -> Self {
+        Self { window_seconds, weight: 0.0, at: Moment::ZERO, first: None }
+    }
+
+    pub(super) fn record(&mut self, amount: f64, now: Moment) {
+        self.weight = self.weight_at(now) + amount;
         self.at = self.at.max(now);
         self.first.get_or_insert(now);
     }
 
-    /// Arrivals per second. An exponentially weighted count over the time that was watched, as
+    /// Amount per second. An exponentially weighted sum over the time that was watched, as
     /// weighted: `n / (w · (1 - e^(-t/w)))`.
     pub(super) fn per_second(&self, now: Moment) -> f64 {
         let Some(first) = self.first else { return 0.0 };
-        let watched = now.seconds_since(first).max(FIRST_SECONDS);
-        self.weight_at(now) / (WINDOW_SECONDS * -(-watched / WINDOW_SECONDS).exp_m1())
+        let watched = now.seconds_since(first).max(FIRST_SECONDS) / self.window_seconds;
+        self.weight_at(now) / (self.window_seconds * -(-watched).exp_m1())
     }
 
     fn weight_at(&self, now: Moment) -> f64 {
-        self.weight * (-now.seconds_since(self.at) / WINDOW_SECONDS).exp()
+        self.weight * (-now.seconds_since(self.at) / self.window_seconds).exp()
+    }
+}
+
+/// Requests that come to a rank.
+#[derive(Clone, Debug)]
+pub(super) struct Arrivals(Rate);
+
+impl Default for Arrivals {
+    fn default() -> Self {
+        Self(Rate::over(ARRIVALS_WINDOW_SECONDS))
+    }
+}
+
+impl Arrivals {
+    pub(super) fn record(&mut self, now: Moment) {
+        self.0.record(1.0, now);
+    }
+
+    /// Arrivals per second.
+    pub(super) fn per_second(&self, now: Moment) -> f64 {
+        self.0.per_second(now)
     }
 }
 

@@ -14,7 +14,6 @@ fn idle() -> CandidateView<'static> {
         cached_tokens: 0,
         uncached_tokens: 4_000,
         queue_delay_seconds: 0.0,
-        room_delay_seconds: 0.0,
         network_seconds: 0.000_5,
         evict_tokens: 0,
         booked_seconds: 0.0,
@@ -105,11 +104,6 @@ fn what_passes_at_once_is_waited_for_once() {
     assert_eq!(parts(busy(queued(0.2, idle()))).queue_delay_seconds, 0.2);
     let longer = parts(busy(idle())).prefill_seconds - parts(idle()).prefill_seconds;
     assert!((longer - coefficients.decode_seconds(1.0, 20)).abs() < 1e-12);
-    let full = CandidateView { room_delay_seconds: 0.5, ..queued(0.2, idle()) };
-    assert_eq!(parts(full).queue_delay_seconds, 0.5);
-    // Waiting for room is no work that others would have to wait for.
-    let others = parts(queued(0.2, idle())).others_delay_seconds;
-    assert_eq!(parts(full).others_delay_seconds, others);
 }
 
 #[test]

@@ -139,6 +139,22 @@ impl Mirror {
         }
     }
 
+    /// Blocks that running requests leave to others, where that is counted.
+    pub(super) fn free_room(&self, rank: usize) -> Option<i64> {
+        match self {
+            Self::FreeQueue { index, slots, .. } => index.free_room(slots[rank]),
+            Self::PlainLru { .. } => None,
+        }
+    }
+
+    /// Whether the engine can start the prompt beside those that run.
+    pub(super) fn has_room(&self, held: &Held) -> bool {
+        match (self, held) {
+            (Self::FreeQueue { index, .. }, Held::Booked(booking)) => index.has_room(booking),
+            _ => true,
+        }
+    }
+
     pub(super) fn start(&mut self, held: &mut Held) {
         if let (Self::FreeQueue { index, feedback, .. }, Held::Booked(booking, sample)) =
             (self, held)

@@ -5,7 +5,7 @@
 
 use domain::{
     BlockUnit, Decision, Evidence, EvidenceLevel, KeyList, LeaseId, Moment, Prompt, RejectReason,
-    Route,
+    Route, ScoreParts,
 };
 use std::time::Duration;
 
@@ -35,6 +35,20 @@ pub(super) struct Prospect {
     pub(super) uncached_tokens: u32,
     evict_tokens: u32,
     queue_delay_seconds: f64,
+}
+
+impl Prospect {
+    fn prompt_blocks(&self) -> u32 {
+        self.measure.map_or(0, |m| m.prompt_blocks())
+    }
+
+    fn found(&self) -> scheduling::Prompt {
+        scheduling::Prompt {
+            uncached_tokens: self.uncached_tokens,
+            cached_tokens: self.cached_tokens,
+            blocks: self.prompt_blocks(),
+        }
+    }
 }
 
 impl State {
@@ -182,7 +196,6 @@ impl State {
             cached_tokens: prospect.cached_tokens,
             uncached_tokens: prospect.uncached_tokens,
             queue_delay_seconds: prospect.queue_delay_seconds,
-            room_delay_seconds: 0.0,
             network_seconds: rank.seen.network.as_secs_f64(),
             evict_tokens: prospect.evict_tokens,
             booked_seconds: rank.load.booked_seconds(now),
@@ -202,11 +215,11 @@ impl State {
         selection: &Selection,
         now: Moment,
     ) -> Decision {
-        let best = &selection.ranked[0];
-        let prospect = &prospects[best.index];
+        let prospect = &prospects[selection.ranked[0].index];
+        let parts = self.forecast(prospect, selection, now);
         let forecast = Forecast {
             cached_tokens: prospect.cached_tokens,
-            ttft_seconds: best.parts.ttft_seconds(),
+            ttft_seconds: parts.ttft_seconds(),
             grain: self.grain(prospect),
             text_bytes: route.prompt.as_ref().map_or(0, |p| p.text_bytes),
         };
@@ -217,9 +230,8 @@ impl State {
         self.set_level(prospect.at, prospect.level);
         let rank = &mut self.ranks[prospect.at];
         rank.last_chosen = self.turn;
-        let (uncached, cached) = (prospect.uncached_tokens, prospect.cached_tokens);
         let network = rank.seen.network.as_secs_f64();
-        let work = rank.load.work(&rank.fit, (uncached, cached), network, now);
+        let work = rank.load.work(&rank.fit, prospect.found(), network, now);
         rank.load.book(id, work, route.stream, now);
         rank.show_in_flight();
         let trial = rank.breaker.dispatched();
@@ -236,7 +248,23 @@ impl State {
         self.leases.insert(id, lease);
         self.metrics.leases.set(self.leases.len() as i64);
         self.metrics.decided(selection.reason);
-        self.decision(id, prospects, selection)
+        self.decision(id, prospects, selection, parts)
+    }
+
+    /// The winner's score, with the wait for room in its cache. The choice goes without it: a
+    /// prompt that flees from a full cache takes its prefix with it, and fills the next one.
+    fn forecast(&self, prospect: &Prospect, selection: &Selection, now: Moment) -> ScoreParts {
+        let mut parts = selection.ranked[0].parts;
+        let rank = &self.ranks[prospect.at];
+        let free = prospect
+            .mirror
+            .and_then(|mirror| self.mirrors[mirror].index.free_room(rank.slot(mirror)?));
+        let blocks = prospect.prompt_blocks();
+        let new_blocks = blocks.saturating_sub(prospect.matched_blocks);
+        let fits = free.is_none_or(|free| i64::from(new_blocks) <= free);
+        let room = rank.load.room_delay_seconds(blocks, fits, now);
+        parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
+        parts
     }
 
     /// Tokens that a prediction of cached tokens may be off by: one block.
@@ -262,10 +290,15 @@ impl State {
         Some(BookedBlocks { mirror: number, booking, sample, started: false, measure, keyed })
     }
 
-    fn decision(&self, lease: LeaseId, prospects: &[Prospect], selection: &Selection) -> Decision {
-        let best = &selection.ranked[0];
-        let chosen = &prospects[best.index];
-        let ttft = best.parts.ttft_seconds();
+    fn decision(
+        &self,
+        lease: LeaseId,
+        prospects: &[Prospect],
+        selection: &Selection,
+        parts: ScoreParts,
+    ) -> Decision {
+        let chosen = &prospects[selection.ranked[0].index];
+        let ttft = parts.ttft_seconds();
         Decision {
             lease,
             chosen: self.ranks[chosen.at].candidate(),
@@ -280,7 +313,7 @@ impl State {
                 matched_blocks: chosen.matched_blocks,
                 predicted_cached_tokens: chosen.cached_tokens,
                 predicted_ttft: Duration::try_from_secs_f64(ttft).unwrap_or(Duration::MAX),
-                parts: best.parts,
+                parts,
                 level: chosen.level,
                 reason: selection.reason,
             },
