@@ -33,10 +33,12 @@
 //!   exact constrained solution. Predictions are therefore never negative, and never fall when a
 //!   prompt grows.
 
+mod fleet;
 mod linear;
 #[cfg(test)]
 mod tests;
 
+pub use fleet::{FitOfRank, reconsider};
 use linear::{COUNT, Matrix, Vector, dot, nearest_non_negative};
 
 /// Weight that an old sample keeps when a new one says something about the same direction:

@@ -336,8 +336,9 @@ impl LoadBook {
         for lease in std::mem::take(&mut self.overdue_starts) {
             start(lease, Due::Finished);
         }
-        let (mut ends, mut ahead_tokens) = (self.since, 0);
-        let mut no_room = false;
+        // What had no room until now begins now.
+        let mut ends = if self.waits_for_room { now } else { self.since };
+        let (mut ahead_tokens, mut no_room) = (0, false);
         for prefill in &mut self.queue {
             let begins = ends.max(prefill.arrives);
             if begins > now || ahead_tokens >= STEP_TOKENS {

@@ -210,6 +210,7 @@ impl Cluster {
             cached_tokens: cached,
             prefill_seconds: chosen.parts.prefill_seconds,
             latency_seconds: 0.0,
+            blocks: 0,
         };
         node.book.book(lease, predicted, true, now);
         node.free_at = node.free_at.max(self.now) + service;

@@ -68,6 +68,7 @@ pub struct Routed {
 struct Rank {
     load: LoadBook,
     fit: PrefillFit,
+    measured_at: Option<Moment>,
     told_prior: bool,
     last_chosen: u64,
 }
@@ -118,6 +119,7 @@ impl Gateway {
         let ranks = (0..config.believed_blocks.len()).map(|i| Rank {
             load: LoadBook::new(),
             fit: PrefillFit::new(prior(i).unwrap_or_default()),
+            measured_at: None,
             told_prior: prior(i).is_some(),
             last_chosen: i as u64 + 1,
         });
@@ -238,6 +240,7 @@ impl Gateway {
         let rank = &mut self.ranks[lease.rank];
         if let Some(sample) = rank.load.first_token(id, now) {
             rank.fit.observe(&sample.shape, sample.engine_seconds(0.0));
+            rank.measured_at = Some(now);
             if rank.fit.samples().is_power_of_two() {
                 self.share_prior();
             }
@@ -274,6 +277,11 @@ impl Gateway {
         if let Some(rank) = self.ranks.get_mut(rank) {
             rank.load.observe_load(sample, sample.at);
         }
+        let ranks = self.ranks.iter_mut().map(|rank| {
+            let is_idle = rank.load.in_flight() == 0;
+            ((&mut rank.fit, &mut rank.measured_at), is_idle)
+        });
+        scheduling::fit::reconsider(ranks, sample.at);
     }
 
     /// What each rank's prefill is believed to cost.

@@ -9,7 +9,11 @@ fn at(seconds: f64) -> Moment {
 }
 
 fn work(uncached_tokens: u32, prefill_seconds: f64) -> Work {
-    Work { uncached_tokens, cached_tokens: 0, prefill_seconds, latency_seconds: 0.0 }
+    Work { uncached_tokens, cached_tokens: 0, prefill_seconds, latency_seconds: 0.0, blocks: 100 }
+}
+
+fn prompt(uncached_tokens: u32, cached_tokens: u32) -> Prompt {
+    Prompt { uncached_tokens, cached_tokens, blocks: 50 }
 }
 
 const A: LeaseId = LeaseId(1);
@@ -65,19 +69,19 @@ fn behind_other_prefills_the_fixed_cost_is_not_paid_again() {
     let fit = PrefillFit::new(Coefficients::DEFAULT);
     let coefficients = fit.coefficients();
     let mut book = LoadBook::new();
-    let alone = book.work(&fit, (500, 300), 0.0, at(1.0));
+    let alone = book.work(&fit, prompt(500, 300), 0.0, at(1.0));
     assert_eq!(alone.prefill_seconds, coefficients.predict_seconds(500, 300));
     assert_eq!(alone.latency_seconds, coefficients.latency_seconds);
     book.book(A, alone, true, at(1.0));
-    let behind = book.work(&fit, (500, 300), 0.0, at(1.0));
+    let behind = book.work(&fit, prompt(500, 300), 0.0, at(1.0));
     assert_eq!(behind.prefill_seconds, coefficients.token_seconds(500, 300));
     assert_eq!((behind.uncached_tokens, behind.cached_tokens), (500, 300));
     book.first_token(A, at(1.1));
     // Now it decodes: the next one waits for half of its step and shares another with it.
-    let beside = book.work(&fit, (500, 300), 0.0, at(1.2)).prefill_seconds;
+    let beside = book.work(&fit, prompt(500, 300), 0.0, at(1.2)).prefill_seconds;
     assert!((beside - alone.prefill_seconds - coefficients.decode_seconds(1.5, 1)).abs() < 1e-12);
     book.end(A, at(1.3));
-    assert_eq!(book.work(&fit, (500, 300), 0.0, at(1.4)), alone);
+    assert_eq!(book.work(&fit, prompt(500, 300), 0.0, at(1.4)), alone);
 }
 
 #[test]
@@ -363,6 +367,94 @@ fn a_reading_from_before_the_books_memory_is_ignored() {
     assert_eq!(book.foreign_requests(at(41.0)), 0.0);
     book.observe_load(&reading(40.9, 50, 0), at(41.0));
     assert!(book.foreign_requests(at(41.0)) > 45.0);
+}
+
+#[test]
+fn requests_on_their_way_have_their_latency_at_once() {
+    let mut book = LoadBook::new();
+    let late = |seconds| Work { latency_seconds: 0.06, ..work(LONG, seconds) };
+    book.book(A, late(0.1), true, at(0.0));
+    // It begins when it arrives, and so would the next one.
+    assert_eq!(starts(&mut book, at(0.05)), []);
+    assert_delay(&book, 0.0, 0.1);
+    assert_delay(&book, 0.04, 0.06);
+    assert_delay(&book, 0.2, 0.0);
+    assert_eq!(starts(&mut book, at(0.07)), [A]);
+}
+
+#[test]
+fn a_request_that_was_still_on_its_way_is_a_sample_of_its_own() {
+    let mut book = LoadBook::new();
+    let late = Work { latency_seconds: 0.06, ..work(500, 0.01) };
+    book.book(A, late, true, at(0.0));
+    book.book(B, late, true, at(0.05));
+    let first = book.first_token(A, at(0.07)).expect("B has not arrived");
+    assert_eq!(first.shape, Shape { latencies: 1.0, ..Shape::prefill(500, 0) });
+    let second = book.first_token(B, at(0.12)).expect("nothing was ahead");
+    assert!((second.seconds - 0.07).abs() < 1e-9);
+    assert_eq!(second.shape.latencies, 1.0);
+    assert_eq!((second.shape.decode_steps, second.shape.decode_running), (1.5, 1.5));
+}
+
+#[test]
+fn what_does_not_fit_waits_with_all_behind_it_and_is_no_sample() {
+    let mut book = LoadBook::new();
+    for lease in [A, B, C] {
+        book.book(lease, work(100, 0.1), true, at(0.0));
+    }
+    let mut asked = Vec::new();
+    book.start_due(at(0.5), |lease, due| {
+        asked.push((lease, due));
+        lease == A
+    });
+    assert_eq!(asked, [(A, Due::Predicted), (B, Due::Predicted)]);
+    assert_eq!(book.first_token(A, at(1.0)), None, "time went by without work");
+    // Time that passes without room is no work done.
+    book.start_due(at(5.0), |_, _| false);
+    assert_delay(&book, 5.0, 0.2);
+    assert_eq!(starts(&mut book, at(6.0)), [B]);
+    assert_delay(&book, 6.0, 0.2);
+    // The engine had room after all: what is seen counts.
+    book.first_token(C, at(6.1));
+    assert_eq!(starts(&mut book, at(6.1)), [C]);
+}
+
+#[test]
+fn what_does_not_stream_does_not_finish_while_it_has_no_room() {
+    let mut book = LoadBook::new();
+    book.book(A, work(LONG, 1.0), false, at(0.0));
+    book.start_due(at(0.0), |_, _| false);
+    assert_delay(&book, 9.0, 0.0);
+    book.start_due(at(9.0), |_, _| true);
+    assert_eq!(book.running(), 0);
+    assert_delay(&book, 9.0, 1.0);
+    assert_eq!(starts(&mut book, at(10.0)), []);
+    assert_eq!(book.running(), 1);
+}
+
+#[test]
+fn the_wait_for_room_is_the_line_over_what_ends_in_a_second() {
+    let mut book = LoadBook::new();
+    assert_eq!(book.room_delay_seconds(100, false, at(0.0)), 0.0, "nothing is known yet");
+    for n in 0..400_u32 {
+        let now = at(f64::from(n) * 0.5);
+        book.book(LeaseId(u64::from(n)), work(100, 0.01), true, now);
+        book.first_token(LeaseId(u64::from(n)), now);
+        book.end(LeaseId(u64::from(n)), now);
+    }
+    let now = at(200.0);
+    assert_eq!(book.room_delay_seconds(100, true, now), 0.0);
+    let alone = book.room_delay_seconds(100, false, now);
+    assert!((alone - 0.5).abs() < 0.02, "{alone}");
+    for lease in 1_000..1_009 {
+        book.book(LeaseId(lease), work(100, 0.01), true, now);
+    }
+    let last = book.room_delay_seconds(100, false, now);
+    assert!((last - 5.0).abs() < 0.2, "{last}");
+    // Behind one that was refused even a prompt that fits has to wait.
+    assert_eq!(book.room_delay_seconds(1, true, now), 0.0);
+    book.start_due(now, |_, _| false);
+    assert!(book.room_delay_seconds(1, true, now) > 4.0);
 }
 
 #[derive(Clone, Debug)]

@@ -150,7 +150,7 @@ impl Mirror {
     /// Whether the engine can start the prompt beside those that run.
     pub(super) fn has_room(&self, held: &Held) -> bool {
         match (self, held) {
-            (Self::FreeQueue { index, .. }, Held::Booked(booking)) => index.has_room(booking),
+            (Self::FreeQueue { index, .. }, Held::Booked(booking, _)) => index.has_room(booking),
             _ => true,
         }
     }

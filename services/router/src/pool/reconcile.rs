@@ -13,12 +13,6 @@ use super::rank::{Rank, RankKey};
 /// Fits of ranks that left, kept for their return. Far more than a fleet has at once.
 const RETIRED_FITS: usize = 4096;
 
-/// A fit that learned nothing for so long, in seconds, while others did, is reconsidered.
-const STALE_FIT_SECONDS: f64 = 3.0;
-
-/// Fits are compared by what they say of a prompt of this length.
-const TYPICAL_PROMPT_TOKENS: u32 = 1_000;
-
 /// One backend that serves the pool's model.
 #[derive(Clone, Copy)]
 pub(crate) struct Seat<'a> {
@@ -168,24 +162,13 @@ impl State {
         }
     }
 
-    /// A rank that looks slow is not chosen, and what is not chosen is not measured: a few slow
-    /// requests after its start would condemn it for good. So a rank that was not measured for a
-    /// while, and looks slower than those that were, starts over from what they know. If it is
-    /// slow indeed, the next prompt that tries it tells.
+    /// Gives ranks that look slow and are not tried another chance.
     pub(super) fn reconsider(&mut self, now: Moment) {
-        let is_fresh = |rank: &Rank| {
-            rank.measured_at.is_some_and(|at| now.seconds_since(at) <= STALE_FIT_SECONDS)
-        };
-        let fresh: Vec<Coefficients> =
-            self.ranks.iter().filter(|r| is_fresh(r)).map(|r| r.fit.coefficients()).collect();
-        let Some(common) = Coefficients::median(&fresh) else { return };
-        let typical = |c: &Coefficients| c.predict_seconds(TYPICAL_PROMPT_TOKENS, 0);
-        for rank in self.ranks.iter_mut().filter(|r| !is_fresh(r) && r.measured_at.is_some()) {
-            if typical(&rank.fit.coefficients()) > typical(&common) {
-                rank.fit = PrefillFit::new(common);
-                rank.measured_at = None;
-            }
-        }
+        let ranks = self.ranks.iter_mut().map(|rank| {
+            let is_idle = rank.load.in_flight() == 0;
+            ((&mut rank.fit, &mut rank.measured_at), is_idle)
+        });
+        scheduling::fit::reconsider(ranks, now);
     }
 
     /// Where a new rank's fit begins: in the middle of those that have samples.

@@ -1,0 +1,79 @@
+//! What the ranks of one model learn from each other.
+
+use domain::Moment;
+
+use super::{Coefficients, PrefillFit};
+
+/// A fit that learned nothing for so long, in seconds, while others did, is reconsidered.
+const STALE_SECONDS: f64 = 3.0;
+
+/// Fits are compared by what they say of a prompt of this length.
+const TYPICAL_PROMPT_TOKENS: u32 = 1_000;
+
+/// One rank's fit and when it learned last; `None` for never, or when it started over.
+pub type FitOfRank<'a> = (&'a mut PrefillFit, &'a mut Option<Moment>);
+
+/// A rank that looks slow is not chosen, and what is not chosen is not measured: a few slow
+/// requests after its start would condemn it for good. So a rank that has nothing to do
+/// (`is_idle`), was not measured for a while, and looks slower than those that were, starts over
+/// from what they know. If it is slow indeed, the next prompt that tries it tells.
+pub fn reconsider<'a>(ranks: impl IntoIterator<Item = (FitOfRank<'a>, bool)>, now: Moment) {
+    let mut stale = Vec::new();
+    let mut fresh = Vec::new();
+    for ((fit, measured_at), is_idle) in ranks {
+        match *measured_at {
+            Some(at) if now.seconds_since(at) <= STALE_SECONDS => fresh.push(fit.coefficients()),
+            Some(_) if is_idle => stale.push((fit, measured_at)),
+            _ => {}
+        }
+    }
+    let Some(common) = Coefficients::median(&fresh) else { return };
+    let typical = |c: &Coefficients| c.predict_seconds(TYPICAL_PROMPT_TOKENS, 0);
+    for (fit, measured_at) in stale {
+        if typical(&fit.coefficients()) > typical(&common) {
+            *fit = PrefillFit::new(common);
+            *measured_at = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const SLOW: Coefficients = Coefficients { per_token_seconds: 1e-3, ..Coefficients::DEFAULT };
+
+    fn after(first: Coefficients, measured: [Option<u64>; 2], is_idle: bool) -> Coefficients {
+        let at = |seconds| Moment::ZERO + Duration::from_secs(seconds);
+        let mut fits = [PrefillFit::new(first), PrefillFit::default()];
+        let mut measured = measured.map(|seconds| seconds.map(at));
+        let ranks = fits.iter_mut().zip(&mut measured).map(|rank| (rank, is_idle));
+        reconsider(ranks, at(20));
+        fits[0].coefficients()
+    }
+
+    #[test]
+    fn a_slow_rank_that_nobody_tries_starts_over_from_what_the_others_know() {
+        assert_eq!(after(SLOW, [Some(10), Some(19)], true), Coefficients::DEFAULT);
+    }
+
+    #[test]
+    fn a_rank_that_is_measured_or_busy_keeps_what_it_knows() {
+        assert_eq!(after(SLOW, [Some(18), Some(19)], true), SLOW);
+        assert_eq!(after(SLOW, [Some(10), Some(19)], false), SLOW, "its sample is on the way");
+        assert_eq!(after(SLOW, [None, Some(19)], true), SLOW, "it follows the prior anyway");
+    }
+
+    #[test]
+    fn without_others_that_were_measured_lately_nothing_is_reconsidered() {
+        assert_eq!(after(SLOW, [Some(10), Some(12)], true), SLOW);
+    }
+
+    #[test]
+    fn a_fast_rank_that_nobody_needs_stays_fast() {
+        let fast = Coefficients { per_token_seconds: 1e-6, ..Coefficients::DEFAULT };
+        assert_eq!(after(fast, [Some(10), Some(19)], true), fast);
+    }
+}
