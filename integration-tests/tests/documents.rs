@@ -109,7 +109,7 @@ fn complete() -> RawConfig {
     RawConfig {
         router: router::RawConfig {
             policy: Some("prefix".parse().unwrap()),
-            eviction_weight: Some(0.3),
+            eviction_weight: Some(1.0),
             tie_margin_fraction: Some(0.02),
             tie_margin_seconds: Some(0.002),
         },

@@ -125,6 +125,7 @@ impl KvIndex {
     /// Takes the beginning of an answer away. What is left follows nothing that is known. The
     /// caller counts.
     fn take_answer(&mut self, slot: u32, number: u32, blocks: u64) {
+        self.ranks[slot as usize].outlook.forget();
         let extra = &mut self.ranks[slot as usize].extras[number as usize];
         if let ExtraKind::Output { after, .. } = &mut extra.kind {
             let node = std::mem::replace(after, NO_NODE);

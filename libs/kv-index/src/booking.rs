@@ -2,6 +2,7 @@
 
 use domain::BlockKey;
 
+use crate::asks::Asks;
 use crate::index::{KvIndex, count};
 use crate::node::{NO_NODE, NodeId, Place, common_prefix};
 use crate::rank::{ExtraKind, Rank};
@@ -102,6 +103,7 @@ impl KvIndex {
     /// with its last keyed block, which the engine then computes again even if it has it.
     pub fn book(&mut self, slot: Slot, keys: &[BlockKey], extra_blocks: u32) -> Booking {
         self.sweep_some();
+        self.clock.tick();
         let mut tail = NO_NODE;
         let mut awaited = u64::from(extra_blocks);
         let mut job = 0;
@@ -120,6 +122,8 @@ impl KvIndex {
             let rank = &mut self.ranks[index as usize];
             rank.bookings += 1;
             rank.awaited += awaited;
+            // What it asks for may stand at the front of the order until it starts.
+            rank.outlook.forget();
         }
         Booking {
             slot,
@@ -137,16 +141,24 @@ impl KvIndex {
     /// Books the node below `parent` that goes along `keys`, cut or made to measure.
     fn book_edge(&mut self, slot: u32, parent: NodeId, keys: &[BlockKey]) -> BookedEdge {
         let Some(found) = self.tree.child(parent, keys[0]) else {
-            let node = self.tree.add(parent, keys.to_vec());
-            self.tree.node_mut(node).change(slot, |holder| holder.booked += 1);
-            return BookedEdge { node, taken: keys.len(), new_blocks: keys.len() as u64 };
+            let known = self.forgotten.get(keys);
+            let (taken, mut asks) = known.unwrap_or((keys.len(), Asks::default()));
+            asks.ask(self.clock);
+            let node = self.tree.add(parent, keys[..taken].to_vec());
+            let added = self.tree.node_mut(node);
+            added.asks = asks;
+            added.change(slot, |holder| holder.booked += 1);
+            return BookedEdge { node, taken, new_blocks: taken as u64 };
         };
         let label = &self.tree.node(found).label;
         let common = common_prefix(label, keys);
         let is_whole = common == label.len();
         let node = if is_whole { found } else { self.split(found, common) };
         let mut new_blocks = 0;
-        self.tree.node_mut(node).change(slot, |holder| {
+        let clock = self.clock;
+        let booked = self.tree.node_mut(node);
+        booked.asks.ask(clock);
+        booked.change(slot, |holder| {
             // What an earlier booking will bring is not brought twice.
             if holder.booked == 0 {
                 new_blocks = common as u64 - u64::from(holder.len);

@@ -1,6 +1,7 @@
 //! The index: its ranks and their sizes.
 
 use crate::answers::Answers;
+use crate::asks::{AskClock, Forgotten};
 use crate::node::NodeId;
 use crate::rank::Rank;
 use crate::sweep::Sweep;
@@ -15,8 +16,11 @@ pub struct KvIndex {
     /// Per slot; even while a rank is there, odd from its removal until the slot is reused.
     pub(crate) generations: Vec<u32>,
     pub(crate) vacant_slots: Vec<u32>,
+    live_ranks: usize,
     pub(crate) residencies: usize,
     pub(crate) sweep: Sweep,
+    pub(crate) clock: AskClock,
+    pub(crate) forgotten: Forgotten,
     /// Output without keys, by the node it follows.
     pub(crate) answers: Answers,
     /// Ranks whose engines' nodes need boundaries of their own; removed ones count until they
@@ -53,8 +57,11 @@ impl KvIndex {
             ranks: Vec::new(),
             generations: Vec::new(),
             vacant_slots: Vec::new(),
+            live_ranks: 0,
             residencies: 0,
             sweep: Sweep::default(),
+            clock: AskClock::default(),
+            forgotten: Forgotten::default(),
             answers: Answers::default(),
             radix_ranks: 0,
             slot_ranks: Vec::new(),
@@ -92,6 +99,7 @@ impl KvIndex {
         if matches!(eviction, Eviction::Slots(_)) {
             self.slot_ranks.push(index);
         }
+        self.count_ranks(1);
         self.slot(index)
     }
 
@@ -105,6 +113,13 @@ impl KvIndex {
         self.residencies -= self.ranks[index as usize].resident as usize;
         self.slot_ranks.retain(|other| *other != index);
         self.sweep.add(index);
+        self.count_ranks(-1);
+    }
+
+    fn count_ranks(&mut self, change: isize) {
+        self.live_ranks = self.live_ranks.saturating_add_signed(change);
+        self.clock.set_ranks(self.live_ranks);
+        self.forgotten.set_ranks(self.live_ranks);
     }
 
     /// Changes a rank's capacity. Less room evicts from the front of its free order.
@@ -117,18 +132,6 @@ impl KvIndex {
         self.ranks[index as usize].capacity = u64::from(blocks);
         self.settle(index);
         self.merge_pending();
-    }
-
-    /// How many cached blocks, with or without a key, would be evicted to allocate so many new
-    /// ones, after what the bookings that have not started will take. Zero for a removed rank.
-    pub fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
-        let Some(index) = self.live(slot) else { return 0 };
-        let rank = &self.ranks[index as usize];
-        if let Some(slots) = rank.slots() {
-            return count(slots.evicted_by(u64::from(new_blocks)));
-        }
-        let evicted = |blocks: u64| blocks.saturating_sub(rank.blank()).min(rank.queued);
-        count(evicted(rank.awaited + u64::from(new_blocks)) - evicted(rank.awaited))
     }
 
     /// The state of one rank; `None` once it is removed.

@@ -81,12 +81,14 @@
 //!    skip those entries, nodes are not joined, and the slot is not given away.
 
 mod answers;
+mod asks;
 mod booking;
 pub mod feedback;
 mod index;
 mod matches;
 mod node;
 mod order;
+mod outlook;
 mod purge;
 mod radix;
 mod rank;
@@ -100,6 +102,7 @@ mod tree;
 mod types;
 
 pub use answers::AnswerShare;
+pub use asks::{AskClock, Asks};
 pub use booking::Booking;
 pub use index::KvIndex;
 pub use matches::Matches;

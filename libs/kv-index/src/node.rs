@@ -2,6 +2,8 @@
 
 use domain::BlockKey;
 
+use crate::asks::Asks;
+
 /// Number of a node. A split leaves it with the deeper half and a merge with the child, so a
 /// number that names the end of a booked prompt goes on naming it.
 pub(crate) type NodeId = u32;
@@ -110,6 +112,8 @@ pub(crate) struct Node {
     pub(crate) confirmed: u32,
     /// Further physical copies of the last block, over all ranks. Not zero: one-block label.
     pub(crate) copies: u32,
+    /// Of the label's last block: those above it may be asked for more often.
+    pub(crate) asks: Asks,
 }
 
 impl Node {
@@ -123,6 +127,7 @@ impl Node {
             full: 0,
             confirmed: 0,
             copies: 0,
+            asks: Asks::default(),
         }
     }
 
@@ -174,9 +179,14 @@ impl Node {
         self.confirmed = self.holders.iter().filter(|h| h.len > 0).count() as u32;
     }
 
+    /// Leading blocks that some holder has.
+    pub(crate) fn held(&self) -> usize {
+        self.holders.iter().map(|holder| holder.len).max().unwrap_or(0) as usize
+    }
+
     /// Cuts the label's end that no holder has. Returns the blocks cut.
     pub(crate) fn trim(&mut self) -> usize {
-        let keep = self.holders.iter().map(|holder| holder.len).max().unwrap_or(0) as usize;
+        let keep = self.held();
         let cut = self.label.len() - keep;
         self.label.truncate(keep);
         shrink(&mut self.label);

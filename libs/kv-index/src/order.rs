@@ -28,7 +28,9 @@ impl KvIndex {
 
     /// Appends: freed last, evicted last.
     pub(crate) fn push_back(&mut self, slot: u32, place: Place) {
-        let prev = self.ranks[slot as usize].tail;
+        let rank = &mut self.ranks[slot as usize];
+        rank.outlook.add_behind();
+        let prev = rank.tail;
         self.put(slot, place, Links { prev, next: Place::NONE });
     }
 
@@ -41,6 +43,7 @@ impl KvIndex {
 
     /// Takes `place` out of the order.
     pub(crate) fn unlink(&mut self, slot: u32, place: Place) {
+        self.ranks[slot as usize].outlook.forget();
         let Some(links) = self.links_mut(slot, place) else { return };
         let Links { prev, next } = std::mem::replace(links, Links::NONE);
         self.set_next(slot, prev, next);
@@ -67,15 +70,21 @@ impl KvIndex {
             return self.evict_leaves(slot, want);
         }
         let mut left = want;
+        let mut was_known = self.ranks[slot as usize].outlook.is_known();
         while left > 0 {
             let popped = match self.ranks[slot as usize].head.target() {
                 Target::Nothing => break,
-                Target::Node(id) => self.evict_holder(slot, id, left),
+                Target::Node(id) => {
+                    // Another copy may take its part, elsewhere in the order.
+                    was_known &= self.tree.node(id).copies == 0;
+                    self.evict_holder(slot, id, left)
+                }
                 Target::Extra(number) => self.evict_extra(slot, number, left),
             };
             self.ranks[slot as usize].queued -= popped;
             left -= popped;
         }
+        self.ranks[slot as usize].outlook.eat(want - left, was_known);
         want - left
     }
 

@@ -168,6 +168,7 @@ impl KvIndex {
         }
         let len = self.tree.node(id).holder(slot).map_or(0, |holder| holder.len);
         self.forget_answers(slot, id);
+        self.ranks[slot as usize].outlook.forget();
         if self.ranks[slot as usize].is_radix() && keep > 0 && keep < len {
             let above = self.split(id, keep as usize);
             let rank = &mut self.ranks[slot as usize];

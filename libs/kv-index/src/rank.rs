@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::node::{Links, NO_NODE, NodeId, Place, Target};
+use crate::outlook::Outlook;
 use crate::radix::NodeEnds;
 use crate::slots::Slots;
 use crate::types::Eviction;
@@ -68,6 +69,7 @@ pub(crate) struct Rank {
     /// takes the oldest copy, which is always the node's holder.
     copies: HashMap<NodeId, Vec<u32>>,
     next_serial: u64,
+    pub(crate) outlook: Outlook,
     pub(crate) kind: Kind,
 }
 
@@ -87,6 +89,7 @@ impl Rank {
             vacant_extras: Vec::new(),
             copies: HashMap::new(),
             next_serial: 0,
+            outlook: Outlook::default(),
             kind: Kind::of(eviction, capacity),
         }
     }

@@ -16,6 +16,7 @@ impl KvIndex {
         let lower = holders.iter().map(|h| Holder { len: h.len.saturating_sub(cut), ..*h });
         let lower = lower.filter(|h| !h.is_empty()).collect();
         let above = self.tree.split(id, at);
+        self.tree.node_mut(above).asks = self.tree.node(id).asks;
         self.tree.node_mut(above).set_holders(upper);
         self.tree.node_mut(id).set_holders(lower);
         for old in holders.iter().filter(|holder| holder.is_queued()) {
@@ -80,6 +81,7 @@ impl KvIndex {
             if node.is_vacant() || node.children > 0 || node.full > 0 {
                 return;
             }
+            self.forgotten.put(&node.label[node.held()..], node.asks);
             if !node.holders.is_empty() {
                 return self.tree.trim(id);
             }

@@ -20,7 +20,7 @@ fn candidates<'a>(fits: &'a [PrefillFit], rng: &mut SmallRng) -> Vec<CandidateVi
                 uncached_tokens: prompt - blocks * 16,
                 queue_delay_seconds: rng.random_range(0.0..0.5),
                 network_seconds: 0.000_5,
-                evict_tokens: rng.random_range(0..8_192),
+                evicted_ask_tokens: rng.random_range(0.0..8_192.0),
                 booked_seconds: rng.random_range(0.0..0.5),
                 arrivals_per_second: 0.0,
                 in_flight: rng.random_range(0..64),
@@ -48,7 +48,7 @@ fn choice(criterion: &mut Criterion) {
                 cached_tokens: 0,
                 uncached_tokens: 8_192,
                 queue_delay_seconds: 0.0,
-                evict_tokens: 0,
+                evicted_ask_tokens: 0.0,
                 booked_seconds: 0.0,
                 ..*view
             };

@@ -87,8 +87,9 @@ impl FromStr for Policy {
 pub struct Config {
     /// How candidates are compared.
     pub policy: Policy,
-    /// Weight of the prefill that others will pay again for what a prompt evicts. 0.3 cures the
-    /// pinning of everything to one rank after a cold start, and costs no latency in simulation.
+    /// Weight of the prefill that others will pay again for what a prompt evicts: how often that
+    /// is, for each time that it was asked for lately. Half and twice of 1 do about as well in
+    /// simulation.
     pub eviction_weight: f64,
     /// Totals within this share of the best are a tie …
     pub tie_margin_fraction: f64,
@@ -100,7 +101,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             policy: Policy::Prefix,
-            eviction_weight: 0.3,
+            eviction_weight: 1.0,
             tie_margin_fraction: 0.02,
             tie_margin_seconds: 0.002,
         }
@@ -121,8 +122,9 @@ pub struct CandidateView<'a> {
     pub queue_delay_seconds: f64,
     /// Round trip to it.
     pub network_seconds: f64,
-    /// Cached tokens that would be evicted for this prompt.
-    pub evict_tokens: u32,
+    /// Cached tokens that would be evicted for this prompt, each counted as often as it was asked
+    /// for lately: about what will have to be computed again.
+    pub evicted_ask_tokens: f64,
     /// Prefill booked on it by us and not finished.
     pub booked_seconds: f64,
     /// Requests that came to it per second, lately. The mean over the candidates
@@ -230,7 +232,8 @@ pub fn arrivals_per_rank(candidates: &[CandidateView<'_>]) -> f64 {
 /// candidates beyond the ranked ones.
 pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) -> ScoreParts {
     let coefficients = view.fit.coefficients();
-    let eviction = config.eviction_weight * coefficients.token_seconds(view.evict_tokens, 0);
+    let eviction =
+        config.eviction_weight * coefficients.per_token_seconds * view.evicted_ask_tokens;
     let (uncached, cached) = (view.uncached_tokens, view.cached_tokens);
     let prefill = coefficients.prefill_seconds(uncached, cached, view.running);
     let queue_delay = seconds(view.queue_delay_seconds);

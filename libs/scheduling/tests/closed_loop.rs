@@ -262,7 +262,7 @@ impl Node {
             uncached_tokens: tokens - cached_tokens,
             queue_delay_seconds: self.book.queue_delay_seconds(now),
             network_seconds: 0.0,
-            evict_tokens: self.cache.evicted_by(prompt) * BLOCK_TOKENS,
+            evicted_ask_tokens: f64::from(self.cache.evicted_by(prompt) * BLOCK_TOKENS),
             booked_seconds: self.book.booked_seconds(now),
             arrivals_per_second: self.book.arrivals_per_second(now),
             in_flight: self.book.in_flight(),

@@ -88,7 +88,7 @@ struct Prospect {
     matched_blocks: u32,
     cached_tokens: u32,
     uncached_tokens: u32,
-    evict_tokens: u32,
+    evicted_ask_tokens: f64,
     new_blocks: u32,
     queue_delay_seconds: f64,
 }
@@ -158,7 +158,7 @@ impl Gateway {
         }
     }
 
-    fn prospect(&self, rank: usize, prompt: Prompt<'_>, now: Moment) -> Prospect {
+    fn prospect(&mut self, rank: usize, prompt: Prompt<'_>, now: Moment) -> Prospect {
         let block = self.config.block_tokens;
         let load = &self.ranks[rank].load;
         let matched_blocks = self.matched[rank];
@@ -170,7 +170,7 @@ impl Gateway {
             matched_blocks,
             cached_tokens,
             uncached_tokens: prompt.tokens - cached_tokens,
-            evict_tokens: self.mirror.evicted_by(rank, new_blocks) * block,
+            evicted_ask_tokens: self.mirror.asks_evicted_by(rank, new_blocks) * f64::from(block),
             new_blocks,
             queue_delay_seconds: load.queue_delay_seconds(now),
         }
@@ -350,7 +350,7 @@ impl Rank {
             uncached_tokens: prospect.uncached_tokens,
             queue_delay_seconds: prospect.queue_delay_seconds,
             network_seconds: 0.0,
-            evict_tokens: prospect.evict_tokens,
+            evicted_ask_tokens: prospect.evicted_ask_tokens,
             booked_seconds: self.load.booked_seconds(now),
             arrivals_per_second: self.load.arrivals_per_second(now),
             in_flight: self.load.in_flight() + self.load.foreign_requests(now).round() as u32,

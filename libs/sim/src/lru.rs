@@ -58,6 +58,15 @@ impl PlainLru {
         (self.resident + new).saturating_sub(self.capacity)
     }
 
+    /// The blocks that using `prompt` would evict, as far as they are not its own.
+    pub fn victims<'a>(&'a self, prompt: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
+        let newer = |block: &u32| self.links.get(*block as usize).map(|links| links.newer);
+        std::iter::successors(Some(self.oldest), newer)
+            .take_while(|block| *block != NONE)
+            .filter(|block| !prompt.contains(block))
+            .take(self.evicted_by(prompt) as usize)
+    }
+
     /// Blocks that are here.
     pub fn resident(&self) -> u32 {
         self.resident
@@ -175,7 +184,12 @@ mod tests {
                 let before = naive.order.len() + prompt.iter().filter(|b| !naive.order.contains(b)).count();
                 naive.access(&prompt);
                 prop_assert_eq!(lru.evicted_by(&prompt) as usize, before - naive.order.len());
+                let victims: Vec<u32> = lru.victims(&prompt).collect();
                 lru.access(&prompt);
+                prop_assert!(victims.iter().all(|block| !naive.order.contains(block)));
+                if prompt.len() <= capacity {
+                    prop_assert_eq!(victims.len(), before - naive.order.len());
+                }
                 prop_assert_eq!(lru.resident() as usize, naive.order.len());
             }
         }

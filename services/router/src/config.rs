@@ -77,7 +77,7 @@ mod tests {
     fn an_empty_section_takes_the_defaults() {
         let config = parse("{}").expect("valid");
         assert_eq!(config.scheduling.policy, Policy::Prefix);
-        assert_eq!(config.scheduling.eviction_weight, 0.3);
+        assert_eq!(config.scheduling.eviction_weight, 1.0);
     }
 
     #[test]

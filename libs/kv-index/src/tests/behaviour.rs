@@ -3,7 +3,7 @@
 use domain::BlockKey;
 
 use super::{keys, matched, serve};
-use crate::{IndexStats, KvIndex, Matches};
+use crate::{IndexStats, KvIndex, Matches, Slot};
 
 #[test]
 fn a_booked_prompt_counts_as_resident_at_once_and_is_not_confirmed() {
@@ -99,7 +99,7 @@ fn output_blocks_that_stay_cached_go_before_the_prompt_and_the_others_at_once() 
     index.finish(booking, 2);
     let stats = index.rank_stats(slot).expect("the rank is there");
     assert_eq!((stats.anonymous_blocks, stats.free_blocks), (2, 4));
-    assert_eq!(index.evictable_after(slot, 5), 1);
+    assert_eq!(would_evict(&index, slot, 5), 1);
     assert_eq!(serve(&mut index, slot, &keys(10..16), 0), (0, 2));
     assert_eq!(matched(&index, slot, &keys(0..4)), (4, 4));
 }
@@ -109,14 +109,67 @@ fn room_that_waiting_bookings_will_take_is_not_offered_twice() {
     let mut index = KvIndex::new();
     let slot = index.add_rank(10);
     assert_eq!(serve(&mut index, slot, &keys(0..4), 0), (0, 0));
-    assert_eq!(index.evictable_after(slot, 6), 0);
+    assert_eq!(would_evict(&index, slot, 6), 0);
     let waiting = index.book(slot, &keys(10..14), 1);
-    assert_eq!(index.evictable_after(slot, 6), 4, "five of the six blank blocks are spoken for");
+    assert_eq!(would_evict(&index, slot, 6), 4, "five of the six blank blocks are spoken for");
     let same = index.book(slot, &keys(10..14), 1);
-    assert_eq!(index.evictable_after(slot, 1), 1, "the second brings its partial block only");
+    assert_eq!(would_evict(&index, slot, 1), 1, "the second brings its partial block only");
     index.rollback(same);
     index.rollback(waiting);
-    assert_eq!(index.evictable_after(slot, 6), 0);
+    assert_eq!(would_evict(&index, slot, 6), 0);
+}
+
+fn would_evict(index: &KvIndex, slot: Slot, new_blocks: u32) -> u64 {
+    let blocks = index.ranks[slot.index as usize].evicted_by(new_blocks);
+    blocks.end - blocks.start
+}
+
+#[test]
+fn what_would_be_evicted_counts_as_often_as_it_was_asked_for() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(10);
+    let near = |asks: f64, expected: f64| assert!((asks - expected).abs() < 0.2, "{asks}");
+    (0..3).for_each(|_| drop(serve(&mut index, slot, &keys(0..4), 1)));
+    let mut booking = index.book(slot, &keys(10..12), 0);
+    index.start(&mut booking);
+    index.grow(&mut booking, 2);
+    index.finish(booking, 2);
+    assert_eq!(index.asks_evicted_by(slot, 2), 0.0, "there is room");
+    near(index.asks_evicted_by(slot, 5), 9.0);
+    near(index.asks_evicted_by(slot, 6), 12.0);
+    assert_eq!(index.asks_evicted_by(slot, 8), index.asks_evicted_by(slot, 6), "output");
+    near(index.asks_evicted_by(slot, 10), 14.0);
+    near(index.asks_evicted_by(slot, 50), 14.0);
+    assert_eq!(serve(&mut index, slot, &keys(20..24), 1), (0, 3));
+    near(index.asks_evicted_by(slot, 2), 3.0);
+    near(index.asks_evicted_by(slot, 10), 3.0 + 2.0 + 4.0);
+}
+
+#[test]
+fn how_often_it_was_asked_for_outlives_its_eviction() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(6);
+    (0..5).for_each(|_| drop(serve(&mut index, slot, &keys(0..4), 1)));
+    serve(&mut index, slot, &keys(10..14), 0);
+    assert_eq!(matched(&index, slot, &keys(0..4)), (2, 2));
+    serve(&mut index, slot, &keys(0..4), 0);
+    serve(&mut index, slot, &keys(20..26), 0);
+    assert_eq!(matched(&index, slot, &keys(0..4)), (0, 0));
+    serve(&mut index, slot, &keys(0..4), 0);
+    serve(&mut index, slot, &keys(30..32), 0);
+    assert_eq!(matched(&index, slot, &keys(20..26)), (0, 0));
+    let asks = index.asks_evicted_by(slot, 4);
+    assert!((asks - 4.0 * 7.0).abs() < 1.5, "{asks}");
+}
+
+#[test]
+fn far_beyond_the_front_of_the_order_evictions_cost_what_they_do_there() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(400);
+    (0..100).for_each(|i| drop(serve(&mut index, slot, &keys(i * 10..i * 10 + 4), 0)));
+    let near = index.asks_evicted_by(slot, 40);
+    let far = index.asks_evicted_by(slot, 400);
+    assert!((far / near - 10.0).abs() < 1.5, "{near} {far}");
 }
 
 #[test]
@@ -310,7 +363,7 @@ fn a_purged_rank_keeps_only_what_runs() {
 #[test]
 fn entries_stay_as_small_as_the_memory_target_needs() {
     assert_eq!(size_of::<crate::node::Holder>(), 24);
-    assert!(size_of::<crate::node::Node>() <= 72);
+    assert!(size_of::<crate::node::Node>() <= 80);
 }
 
 /// Serves a prompt of ten blocks and a partial one whose answer fills that and two more.

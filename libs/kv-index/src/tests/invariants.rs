@@ -54,6 +54,21 @@ impl KvIndex {
         }
     }
 
+    /// The asks of these blocks of the free order, one run after the other.
+    pub(super) fn asks_in_order(&self, slot: Slot, places: std::ops::Range<u64>) -> f64 {
+        let Some(index) = self.live(slot) else { return 0.0 };
+        let (mut at, mut sum) = (0, 0.0);
+        let mut place = self.ranks[index as usize].head;
+        while place != Place::NONE {
+            let (blocks, asks, next) = self.run_at(index, place);
+            let (from, to) = (places.start.max(at), places.end.min(at + blocks));
+            sum += to.saturating_sub(from) as f64 * f64::from(asks);
+            at += blocks;
+            place = next;
+        }
+        sum
+    }
+
     /// The resident prefixes with the number of their physical copies.
     pub(super) fn resident(&self, slot: Slot) -> BTreeMap<Prefix, usize> {
         let Some(index) = self.live(slot) else { return BTreeMap::new() };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use domain::BlockKey;
 
+use crate::asks::{AskClock, Asks};
 use crate::types::{IndexStats, RankStats, Slot, Started};
 
 pub(crate) type Prefix = Vec<BlockKey>;
@@ -167,6 +168,9 @@ impl ModelBooking {
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     ranks: Vec<Option<Rank>>,
+    clock: AskClock,
+    /// Of every prefix that was ever asked for.
+    asks: HashMap<Prefix, Asks>,
 }
 
 impl Model {
@@ -189,6 +193,7 @@ impl Model {
         }
         rank.capacity = capacity_blocks;
         self.ranks.push(Some(rank));
+        self.count_ranks();
         Slot { index, generation: 0 }
     }
 
@@ -197,6 +202,11 @@ impl Model {
         if let Some(rank) = self.ranks.get_mut(slot.index as usize) {
             *rank = None;
         }
+        self.count_ranks();
+    }
+
+    fn count_ranks(&mut self) {
+        self.clock.set_ranks(self.ranks.iter().flatten().count());
     }
 
     /// Changes the usable blocks.
@@ -244,6 +254,10 @@ impl Model {
         keys: &[BlockKey],
         extra_blocks: u32,
     ) -> ModelBooking {
+        self.clock.tick();
+        for end in 1..=keys.len() {
+            self.asks.entry(keys[..end].to_vec()).or_default().ask(self.clock);
+        }
         let mut awaited = u64::from(extra_blocks);
         if let Some(rank) = self.rank(slot) {
             rank.bookings += 1;
@@ -416,14 +430,19 @@ impl Model {
         gone.len() as u32
     }
 
-    /// Cached blocks that would go.
-    pub(crate) fn evictable_after(&self, slot: Slot, new_blocks: u32) -> u32 {
-        let Some(Some(rank)) = self.ranks.get(slot.index as usize) else { return 0 };
-        let evicted = |blocks: u64| {
-            let next = rank.queue.iter().take(blocks as usize);
-            next.filter(|block| rank.content[*block] != Content::Nothing).count() as u32
-        };
-        evicted(rank.awaited + u64::from(new_blocks)) - evicted(rank.awaited)
+    /// Cached blocks that would go, and how often they were asked for.
+    pub(crate) fn evictable_after(&self, slot: Slot, new_blocks: u32) -> (u32, f64) {
+        let Some(Some(rank)) = self.ranks.get(slot.index as usize) else { return (0, 0.0) };
+        let next = rank.queue.iter().skip(rank.awaited as usize).take(new_blocks as usize);
+        let (mut blocks, mut sum) = (0, 0.0);
+        for content in next.map(|block| &rank.content[block]) {
+            blocks += u32::from(*content != Content::Nothing);
+            if let Content::Keyed(prefix) = content {
+                let asks = self.asks.get(prefix).copied().unwrap_or_default();
+                sum += f64::from(asks.lately(self.clock));
+            }
+        }
+        (blocks, sum)
     }
 
     /// The cached blocks of the free queue, front first: the prefix, or nothing for outputs.

@@ -26,7 +26,7 @@ enum Op {
 /// How keys are made of a path of small numbers.
 #[derive(Clone, Copy, Debug)]
 enum Alphabet {
-    /// The depth is part of the key.
+    /// A key names a whole prefix.
     Chained,
     /// The same few keys at every depth and under every parent: nothing but collisions.
     Colliding,
@@ -62,11 +62,14 @@ impl Pair {
     }
 
     fn keys(&self, path: &[u8]) -> Vec<BlockKey> {
-        let key = |(depth, step): (usize, &u8)| match self.alphabet {
-            Alphabet::Chained => (depth as u64) << 56 | (depth as u64 * 16 + u64::from(*step)),
-            Alphabet::Colliding => u64::from(*step),
-        };
-        path.iter().enumerate().map(key).map(BlockKey).collect()
+        let chained = path.iter().scan(0_u64, |before, step| {
+            *before = (*before + u64::from(*step) + 1).wrapping_mul(0x0100_0000_01b3);
+            Some(BlockKey(*before))
+        });
+        match self.alphabet {
+            Alphabet::Chained => chained.collect(),
+            Alphabet::Colliding => path.iter().map(|step| BlockKey(u64::from(*step))).collect(),
+        }
     }
 
     fn add_rank(&mut self, capacity: u32) {
@@ -176,15 +179,27 @@ impl Pair {
         }
     }
 
-    fn compare_state(&self) {
+    fn compare_state(&mut self) {
         self.index.check_invariants();
         for (slot, twin) in &self.ranks {
             assert_eq!(self.index.rank_stats(*slot), self.model.rank_stats(*twin));
             assert_eq!(self.index.free_order(*slot), self.model.free_order(*twin));
             assert_eq!(self.index.resident(*slot), self.model.resident(*twin));
             for blocks in [0, 1, 3, 50] {
-                let expected = self.model.evictable_after(*twin, blocks);
-                assert_eq!(self.index.evictable_after(*slot, blocks), expected);
+                let (expected, asks) = self.model.evictable_after(*twin, blocks);
+                let rank = &self.index.ranks[slot.index as usize];
+                let places = rank.evicted_by(blocks);
+                assert_eq!(places.end - places.start, u64::from(expected));
+                self.index.ranks[slot.index as usize].outlook.forget();
+                let own = self.index.asks_evicted_by(*slot, blocks);
+                if self.index.ranks[slot.index as usize].outlook.reaches(places.end) {
+                    let fresh = self.index.asks_in_order(*slot, places);
+                    assert!((own - fresh).abs() <= 1e-3 * fresh, "{own} is not {fresh}");
+                    // A run counts as its end does, and keys that collide share what is kept of
+                    // evicted ones.
+                    let collide = matches!(self.alphabet, Alphabet::Colliding);
+                    assert!(collide || own <= asks * 1.001, "{own} is more than {asks}");
+                }
             }
         }
         for slot in &self.stale {

@@ -15,7 +15,7 @@ fn idle() -> CandidateView<'static> {
         uncached_tokens: 4_000,
         queue_delay_seconds: 0.0,
         network_seconds: 0.000_5,
-        evict_tokens: 0,
+        evicted_ask_tokens: 0.0,
         booked_seconds: 0.0,
         arrivals_per_second: 0.0,
         in_flight: 0,
@@ -81,15 +81,18 @@ fn the_warm_rank_wins_until_waiting_there_costs_more() {
 
 #[test]
 fn the_score_is_the_sum_of_its_parts() {
-    let view =
-        CandidateView { evict_tokens: 1_000, network_seconds: 0.01, ..queued(0.2, holding(100)) };
+    let view = CandidateView {
+        evicted_ask_tokens: 1_000.0,
+        network_seconds: 0.01,
+        ..queued(0.2, holding(100))
+    };
     let selection = select(&Config::default(), &[view]);
     let scored = selection.ranked[0];
     assert_eq!(scored.parts.network_seconds, 0.01 + FIT.coefficients().latency_seconds);
     assert_eq!(scored.parts.queue_delay_seconds, 0.2);
     assert_eq!(scored.parts.prefill_seconds, FIT.predict_seconds(2_400, 1_600));
-    let again = FIT.coefficients().token_seconds(1_000, 0);
-    assert!((scored.parts.eviction_cost_seconds - 0.3 * again).abs() < 1e-12);
+    let again = FIT.coefficients().per_token_seconds * 1_000.0;
+    assert!((scored.parts.eviction_cost_seconds - again).abs() < 1e-12);
     assert_eq!(scored.total_seconds, scored.parts.total_seconds());
     assert_eq!(selection.reason, DecisionReason::OnlyCandidate);
 }
@@ -108,7 +111,7 @@ fn what_passes_at_once_is_waited_for_once() {
 
 #[test]
 fn evicting_much_of_anothers_prefix_counts() {
-    let crowded = CandidateView { evict_tokens: 4_000, ..holding(2) };
+    let crowded = CandidateView { evicted_ask_tokens: 4_000.0, ..holding(2) };
     assert_winner(&[crowded, idle()], 1, DecisionReason::WarmerRankTooBusy);
 }
 
@@ -232,7 +235,7 @@ fn any_view() -> impl Strategy<Value = CandidateView<'static>> {
         |(blocks, queue, evict, booked, in_flight, saturated)| CandidateView {
             queue_delay_seconds: f64::from(queue) * 0.001,
             booked_seconds: f64::from(booked) * 0.001,
-            evict_tokens: evict * 100,
+            evicted_ask_tokens: f64::from(evict * 100),
             in_flight,
             saturated,
             ..holding(blocks * 2)
@@ -268,7 +271,9 @@ fn naive_winner(config: &Config, views: &[CandidateView<'_>]) -> u64 {
             + view.fit.coefficients().latency_seconds
             + view.queue_delay_seconds
             + view.fit.predict_seconds(view.uncached_tokens, view.cached_tokens)
-            + config.eviction_weight * view.fit.coefficients().token_seconds(view.evict_tokens, 0)
+            + config.eviction_weight
+                * view.fit.coefficients().per_token_seconds
+                * view.evicted_ask_tokens
     };
     let mut tied = views.to_vec();
     match config.policy {
@@ -345,7 +350,7 @@ proptest! {
         view.uncached_tokens += lost;
         view.matched_blocks -= lost / 16;
         view.queue_delay_seconds += f64::from(worse.1) * 0.0007;
-        view.evict_tokens += worse.2 * 40;
+        view.evicted_ask_tokens += f64::from(worse.2 * 40);
         view.booked_seconds += f64::from(worse.3) * 0.001;
         view.in_flight += worse.4;
         view.last_chosen += worse.5 << 48;

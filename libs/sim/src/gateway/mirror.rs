@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use domain::BlockKey;
 use kv_index::feedback::{Ended, Feedback, Heard, Sample, Told};
-use kv_index::{AnswerShare, Booking, KvIndex, Matches, Slot};
+use kv_index::{AnswerShare, AskClock, Asks, Booking, KvIndex, Matches, Slot};
 
 use crate::lru::{Evict, PlainLru};
 
@@ -41,6 +41,7 @@ pub(super) enum Mirror {
         caches: Vec<PlainLru>,
         numbers: Numbers,
         prompt: Vec<u32>,
+        demand: Demand,
     },
 }
 
@@ -64,6 +65,7 @@ impl Mirror {
                 caches: blocks.iter().map(|blocks| PlainLru::new(*blocks, evict)).collect(),
                 numbers: Numbers::default(),
                 prompt: Vec::new(),
+                demand: Demand::new(blocks.len()),
             },
         }
     }
@@ -95,7 +97,7 @@ impl Mirror {
                     }
                 }));
             }
-            Self::PlainLru { caches, numbers, prompt } => {
+            Self::PlainLru { caches, numbers, prompt, .. } => {
                 numbers.of(keys, prompt);
                 into.extend(caches.iter().enumerate().map(|(rank, cache)| {
                     truth.map_or_else(|| cache.matched(prompt), |truth| truth[rank])
@@ -104,11 +106,14 @@ impl Mirror {
         }
     }
 
-    /// Cached blocks that the prompt last matched would evict, `new_blocks` of it being new.
-    pub(super) fn evicted_by(&self, rank: usize, new_blocks: u32) -> u32 {
+    /// Cached blocks that the prompt last matched would evict, `new_blocks` of it being new, each
+    /// counted as often as it was asked for lately.
+    pub(super) fn asks_evicted_by(&mut self, rank: usize, new_blocks: u32) -> f64 {
         match self {
-            Self::FreeQueue { index, slots, .. } => index.evictable_after(slots[rank], new_blocks),
-            Self::PlainLru { caches, prompt, .. } => caches[rank].evicted_by(prompt),
+            Self::FreeQueue { index, slots, .. } => index.asks_evicted_by(slots[rank], new_blocks),
+            Self::PlainLru { caches, prompt, demand, .. } => {
+                caches[rank].victims(prompt).map(|block| demand.lately(block)).sum()
+            }
         }
     }
 
@@ -132,7 +137,8 @@ impl Mirror {
                 }
                 Held::Booked(booking, sample)
             }
-            Self::PlainLru { caches, prompt, .. } => {
+            Self::PlainLru { caches, prompt, demand, .. } => {
+                demand.ask(prompt);
                 caches[rank].access(prompt);
                 Held::Nothing
             }
@@ -185,6 +191,32 @@ impl Mirror {
                 None => index.rollback(booking),
             }
         }
+    }
+}
+
+/// How often each numbered block was asked for lately: what the index keeps of its runs.
+pub(super) struct Demand {
+    clock: AskClock,
+    asks: Vec<Asks>,
+}
+
+impl Demand {
+    fn new(ranks: usize) -> Self {
+        Self { clock: AskClock::new(ranks), asks: Vec::new() }
+    }
+
+    fn ask(&mut self, prompt: &[u32]) {
+        self.clock.tick();
+        for block in prompt.iter().map(|block| *block as usize) {
+            if block >= self.asks.len() {
+                self.asks.resize(block + 1, Asks::default());
+            }
+            self.asks[block].ask(self.clock);
+        }
+    }
+
+    fn lately(&self, block: u32) -> f64 {
+        self.asks.get(block as usize).map_or(0.0, |asks| f64::from(asks.lately(self.clock)))
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Prospect {
     pub(super) matched_blocks: u32,
     pub(super) cached_tokens: u32,
     pub(super) uncached_tokens: u32,
-    evict_tokens: u32,
+    evicted_ask_tokens: f64,
     queue_delay_seconds: f64,
 }
 
@@ -122,7 +122,7 @@ impl State {
                         matched_blocks: 0,
                         cached_tokens: 0,
                         uncached_tokens: 0,
-                        evict_tokens: 0,
+                        evicted_ask_tokens: 0.0,
                         queue_delay_seconds,
                     },
                 }
@@ -152,7 +152,7 @@ impl State {
             matched_blocks: 0,
             cached_tokens: 0,
             uncached_tokens: prompt.tokens,
-            evict_tokens: 0,
+            evicted_ask_tokens: 0.0,
             queue_delay_seconds,
         };
         if !profile.caches {
@@ -162,7 +162,7 @@ impl State {
         self.ensure_slot(at, number);
         prospect.mirror = Some(number);
         prospect.level = self.level(at, prospect.level, prospect.mirror);
-        let mirror = &self.mirrors[number];
+        let mirror = &mut self.mirrors[number];
         let Some(slot) = self.ranks[at].slot(number) else { return prospect };
         prospect.matched_blocks = match list {
             Some(_) => mirror.matches.get(slot).map_or(0, |m| m.blocks),
@@ -176,7 +176,8 @@ impl State {
         prospect.cached_tokens = (f64::from(cached) * mirror.feedback.trust(slot)) as u32;
         prospect.uncached_tokens = prompt.tokens - prospect.cached_tokens;
         let new_blocks = measure.prompt_blocks().saturating_sub(prospect.matched_blocks);
-        prospect.evict_tokens = measure.tokens(mirror.index.evictable_after(slot, new_blocks));
+        let asks = mirror.index.asks_evicted_by(slot, new_blocks);
+        prospect.evicted_ask_tokens = asks * measure.block_tokens();
         prospect
     }
 
@@ -197,7 +198,7 @@ impl State {
             uncached_tokens: prospect.uncached_tokens,
             queue_delay_seconds: prospect.queue_delay_seconds,
             network_seconds: rank.seen.network.as_secs_f64(),
-            evict_tokens: prospect.evict_tokens,
+            evicted_ask_tokens: prospect.evicted_ask_tokens,
             booked_seconds: rank.load.booked_seconds(now),
             arrivals_per_second: rank.load.arrivals_per_second(now),
             in_flight: rank.load.in_flight() + rank.load.foreign_requests(now).round() as u32,

@@ -74,7 +74,12 @@ impl Measure {
 
     /// Tokens in `blocks` blocks.
     pub(crate) fn tokens(&self, blocks: u32) -> u32 {
-        (f64::from(blocks) * self.block as f64 / self.per_token) as u32
+        (f64::from(blocks) * self.block_tokens()) as u32
+    }
+
+    /// Tokens in a block.
+    pub(crate) fn block_tokens(&self) -> f64 {
+        self.block as f64 / self.per_token
     }
 
     fn units(&self, tokens: u32) -> u64 {

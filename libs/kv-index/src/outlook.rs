@@ -1,0 +1,145 @@
+//! What the next allocations of a rank would evict.
+//!
+//! A choice wants to know it of every rank, and most ranks have not changed since the last one.
+//! So a rank keeps the sums over the front of its free order, and they are made anew only when
+//! they are wanted and the order has changed in another way than by being eaten from the front.
+
+use std::ops::Range;
+
+use crate::asks::AskClock;
+use crate::index::KvIndex;
+use crate::node::{Place, Target};
+use crate::rank::{ExtraKind, Rank};
+use crate::types::Slot;
+
+/// Runs at the front of a free order that are looked at. They hold more than all but the longest
+/// prompts need; beyond them, blocks are taken to be like these.
+const RUNS: usize = 32;
+
+/// Sums over the front of one rank's free order.
+#[derive(Debug, Default)]
+pub(crate) struct Outlook {
+    /// For the first runs: the blocks up to the run's end, and their asks in sum.
+    ends: Vec<(u64, f64)>,
+    /// Whether they are all runs that there are.
+    is_whole: bool,
+    /// Blocks that were evicted since.
+    eaten: u64,
+    at: AskClock,
+    is_known: bool,
+}
+
+impl Outlook {
+    /// The order changed, in a place that may be near the front.
+    pub(crate) fn forget(&mut self) {
+        self.is_known = false;
+    }
+
+    /// Something was added to the order's back.
+    pub(crate) fn add_behind(&mut self) {
+        self.is_known &= !self.is_whole;
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// So many blocks were evicted, and nothing else has changed since it `was_known`.
+    pub(crate) fn eat(&mut self, blocks: u64, was_known: bool) {
+        self.eaten += blocks;
+        let last = self.ends.last().map_or(0, |(blocks, _)| *blocks);
+        self.is_known = was_known && (self.is_whole || self.eaten <= last / 2);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reaches(&self, blocks: u64) -> bool {
+        self.is_whole || self.ends.last().is_some_and(|(end, _)| *end >= blocks + self.eaten)
+    }
+
+    /// The asks of these blocks of the order in sum, as of when the outlook was made.
+    fn asks(&self, blocks: Range<u64>) -> f64 {
+        self.up_to(blocks.end + self.eaten) - self.up_to(blocks.start + self.eaten)
+    }
+
+    fn up_to(&self, blocks: u64) -> f64 {
+        let at = self.ends.partition_point(|(end, _)| *end < blocks);
+        let before = if at == 0 { (0, 0.0) } else { self.ends[at - 1] };
+        let (from, to) = match self.ends.get(at) {
+            Some(end) => (before, *end),
+            None if self.is_whole || before.0 == 0 => return before.1,
+            None => ((0, 0.0), before),
+        };
+        from.1 + (to.1 - from.1) * (blocks - from.0) as f64 / (to.0 - from.0) as f64
+    }
+}
+
+impl KvIndex {
+    /// What allocating `new_blocks` would evict, each block counted as often as its content was
+    /// asked for lately; after what the bookings that have not started will take. Content that
+    /// was never asked for counts nothing, such as cached output. Zero for a removed rank.
+    ///
+    /// The figure is exact for the front of the free order as of the rank's last change, and
+    /// goes on evenly beyond it. It costs a few divisions where the rank has not changed.
+    pub fn asks_evicted_by(&mut self, slot: Slot, new_blocks: u32) -> f64 {
+        let Some(index) = self.live(slot) else { return 0.0 };
+        let rank = &self.ranks[index as usize];
+        if let Some(slots) = rank.slots() {
+            // What such a rank holds is not in the tree, and nobody counts who asks for it.
+            return slots.evicted_by(u64::from(new_blocks)) as f64;
+        }
+        let blocks = rank.evicted_by(new_blocks);
+        if blocks.is_empty() {
+            return 0.0;
+        }
+        if !rank.outlook.is_known {
+            let outlook = self.look_ahead(index);
+            self.ranks[index as usize].outlook = outlook;
+        }
+        let outlook = &self.ranks[index as usize].outlook;
+        outlook.asks(blocks) * f64::from(self.clock.faded_since(outlook.at))
+    }
+
+    fn look_ahead(&mut self, slot: u32) -> Outlook {
+        let mut ends = std::mem::take(&mut self.ranks[slot as usize].outlook.ends);
+        ends.clear();
+        let mut place = self.ranks[slot as usize].head;
+        let mut sum = (0, 0.0);
+        while place != Place::NONE && ends.len() < RUNS {
+            let (blocks, asks, next) = self.run_at(slot, place);
+            sum = (sum.0 + blocks, sum.1 + blocks as f64 * f64::from(asks));
+            ends.push(sum);
+            place = next;
+        }
+        let is_whole = place == Place::NONE;
+        Outlook { ends, is_whole, eaten: 0, at: self.clock, is_known: true }
+    }
+
+    /// The blocks of an element of a free order, how often each was asked for, and what follows.
+    pub(crate) fn run_at(&self, slot: u32, place: Place) -> (u64, f32, Place) {
+        match place.target() {
+            Target::Nothing => (0, 0.0, Place::NONE),
+            Target::Node(id) => {
+                let node = self.tree.node(id);
+                let holder = node.holder(slot).expect("a queued node has the rank as a holder");
+                (u64::from(holder.len), node.asks.lately(self.clock), holder.links.next)
+            }
+            Target::Extra(number) => {
+                let extra = &self.ranks[slot as usize].extras[number as usize];
+                let (blocks, asks) = match extra.kind {
+                    ExtraKind::Output { blocks, .. } => (blocks, 0.0),
+                    ExtraKind::Copy { .. } => (1, 0.0),
+                };
+                (blocks, asks, extra.links.next)
+            }
+        }
+    }
+}
+
+impl Rank {
+    /// The blocks of the free order that allocating `new_blocks` would evict, by their place in
+    /// it, after those that the bookings which have not started will take.
+    pub(crate) fn evicted_by(&self, new_blocks: u32) -> Range<u64> {
+        let evicted = |blocks: u64| blocks.saturating_sub(self.blank()).min(self.queued);
+        evicted(self.awaited)..evicted(self.awaited + u64::from(new_blocks))
+    }
+}
