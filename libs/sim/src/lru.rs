@@ -187,7 +187,7 @@ mod tests {
                 let victims: Vec<u32> = lru.victims(&prompt).collect();
                 lru.access(&prompt);
                 prop_assert!(victims.iter().all(|block| !naive.order.contains(block)));
-                if prompt.len() <= capacity {
+                if prompt.len() <= capacity as usize {
                     prop_assert_eq!(victims.len(), before - naive.order.len());
                 }
                 prop_assert_eq!(lru.resident() as usize, naive.order.len());
