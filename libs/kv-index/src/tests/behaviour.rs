@@ -129,7 +129,9 @@ fn what_would_be_evicted_counts_as_often_as_it_was_asked_for() {
     let mut index = KvIndex::new();
     let slot = index.add_rank(10);
     let near = |asks: f64, expected: f64| assert!((asks - expected).abs() < 0.2, "{asks}");
-    (0..3).for_each(|_| drop(serve(&mut index, slot, &keys(0..4), 1)));
+    for _ in 0..3 {
+        serve(&mut index, slot, &keys(0..4), 1);
+    }
     let mut booking = index.book(slot, &keys(10..12), 0);
     index.start(&mut booking);
     index.grow(&mut booking, 2);
@@ -149,7 +151,9 @@ fn what_would_be_evicted_counts_as_often_as_it_was_asked_for() {
 fn how_often_it_was_asked_for_outlives_its_eviction() {
     let mut index = KvIndex::new();
     let slot = index.add_rank(6);
-    (0..5).for_each(|_| drop(serve(&mut index, slot, &keys(0..4), 1)));
+    for _ in 0..5 {
+        serve(&mut index, slot, &keys(0..4), 1);
+    }
     serve(&mut index, slot, &keys(10..14), 0);
     assert_eq!(matched(&index, slot, &keys(0..4)), (2, 2));
     serve(&mut index, slot, &keys(0..4), 0);
@@ -166,7 +170,9 @@ fn how_often_it_was_asked_for_outlives_its_eviction() {
 fn far_beyond_the_front_of_the_order_evictions_cost_what_they_do_there() {
     let mut index = KvIndex::new();
     let slot = index.add_rank(400);
-    (0..100).for_each(|i| drop(serve(&mut index, slot, &keys(i * 10..i * 10 + 4), 0)));
+    for i in 0..100 {
+        serve(&mut index, slot, &keys(i * 10..i * 10 + 4), 0);
+    }
     let near = index.asks_evicted_by(slot, 40);
     let far = index.asks_evicted_by(slot, 400);
     assert!((far / near - 10.0).abs() < 1.5, "{near} {far}");
