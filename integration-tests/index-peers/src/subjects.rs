@@ -63,7 +63,8 @@ impl Names {
 pub fn all(load: &IndexLoad, workers: usize, capacity: usize) -> Vec<Box<dyn Subject>> {
     let names = Rc::new(Names::new(load));
     vec![
-        Box::new(warmpath::Warmpath::new(load, workers, capacity)),
+        Box::new(warmpath::Warmpath::new(load, workers, capacity, warmpath::Report::Choice)),
+        Box::new(warmpath::Warmpath::new(load, workers, capacity, warmpath::Report::All)),
         Box::new(chain::Chain::new(workers, chain::Lookup::Map, names.clone())),
         Box::new(chain::Chain::new(workers, chain::Lookup::Callback, names.clone())),
         Box::new(dynamo::Radix::new(names.clone())),

@@ -2,6 +2,7 @@
 
 use crate::answers::Answers;
 use crate::asks::{AskClock, Forgotten};
+use crate::matches::LISTED;
 use crate::node::NodeId;
 use crate::rank::Rank;
 use crate::sweep::Sweep;
@@ -21,6 +22,10 @@ pub struct KvIndex {
     pub(crate) sweep: Sweep,
     pub(crate) clock: AskClock,
     pub(crate) forgotten: Forgotten,
+    /// Changes with every change; see [`KvIndex::matched`].
+    pub(crate) version: u64,
+    /// See [`LISTED`](crate::matches::LISTED).
+    pub(crate) listed: usize,
     /// Output without keys, by the node it follows.
     pub(crate) answers: Answers,
     /// Ranks whose engines' nodes need boundaries of their own; removed ones count until they
@@ -62,6 +67,8 @@ impl KvIndex {
             sweep: Sweep::default(),
             clock: AskClock::default(),
             forgotten: Forgotten::default(),
+            version: 0,
+            listed: LISTED,
             answers: Answers::default(),
             radix_ranks: 0,
             slot_ranks: Vec::new(),

@@ -18,7 +18,7 @@
 //!
 //! let mut matches = Matches::default();
 //! index.match_prefix(&prompt, &mut matches);
-//! assert_eq!(matches.get(rank).map(|m| m.confirmed_blocks), Some(3));
+//! assert_eq!(index.matched(&matches, rank).map(|m| m.confirmed_blocks), Some(3));
 //! ```
 //!
 //! # The engines that are mirrored
@@ -106,4 +106,4 @@ pub use asks::{AskClock, Asks};
 pub use booking::Booking;
 pub use index::KvIndex;
 pub use matches::Matches;
-pub use types::{Eviction, IndexStats, Matched, RankStats, Slot, Started};
+pub use types::{Eviction, IndexStats, Matched, RankStats, Shared, Slot, Started};

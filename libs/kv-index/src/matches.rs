@@ -3,20 +3,58 @@
 //! A rank that has a node has all of the node's ancestors, so along a path from the root the
 //! sets of holders only shrink. The walk goes down by the table, then back up from the deepest
 //! node; a node with as many holders as the one below it has the same ones and adds nothing.
+//!
+//! **What is listed.** The ranks that hold the deep part of a prompt are few, and listed one by
+//! one. Nearer to the root stand prefixes that hundreds of ranks share, and to list those would
+//! cost far more than all the rest. So the way up ends at the first node with more than
+//! [`LISTED`] holders; from there on only the nodes are kept. They answer for every rank:
+//! [`KvIndex::matched`] finds one rank's exact result in them when it is asked for, and
+//! [`KvIndex::for_each_match`] gives all.
 
 use domain::BlockKey;
 
 use crate::index::KvIndex;
-use crate::node::{NO_NODE, Node, NodeId, common_prefix};
-use crate::types::{Matched, Slot};
+use crate::node::{Holder, NO_NODE, Node, NodeId, common_prefix};
+use crate::types::{Matched, Shared, Slot};
 
-/// The ranks that hold a prefix, ordered by slot. Keep one and pass it to every match: after
-/// the first few calls a match allocates nothing.
+/// Holders of a node at most for them to be listed.
+pub(crate) const LISTED: usize = 32;
+
+/// A node that a prompt goes through.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    node: NodeId,
+    /// Blocks before it.
+    start: u32,
+    /// Blocks of its label that match.
+    usable: u32,
+}
+
+impl Step {
+    /// Leading blocks of the prompt that are resident on the holder's rank, judged by this node.
+    fn resident(self, holder: &Holder) -> u32 {
+        if holder.len > 0 { self.start + holder.len.min(self.usable) } else { 0 }
+    }
+
+    /// The same with bookings counted.
+    fn held(self, holder: &Holder) -> u32 {
+        if holder.booked > 0 { self.start + self.usable } else { self.resident(holder) }
+    }
+}
+
+/// Who holds how much of a prompt. Keep one and pass it to every match: after the first few
+/// calls a match allocates nothing.
 #[derive(Default, Debug)]
 pub struct Matches {
+    /// The listed ranks, ordered by slot.
     found: Vec<Matched>,
     spare: Vec<Matched>,
-    path: Vec<NodeId>,
+    /// The nodes of the walk from the root.
+    path: Vec<Step>,
+    /// So many of them are kept for later questions; the others' holders are listed.
+    shared: usize,
+    /// The state of the index that the nodes belong to.
+    version: u64,
     /// Fully matched nodes that output follows, with the depth of their ends.
     ends: Vec<(NodeId, u32)>,
     /// Further blocks by slot index, ordered by it.
@@ -24,23 +62,23 @@ pub struct Matches {
 }
 
 impl Matches {
-    /// The ranks with at least one matched block.
-    pub fn iter(&self) -> std::slice::Iter<'_, Matched> {
-        self.found.iter()
+    /// The ranks that hold a node which few ranks hold, each with its result.
+    pub fn listed(&self) -> &[Matched] {
+        &self.found
     }
 
-    /// The result for one rank; `None` if it holds nothing of the prefix.
-    pub fn get(&self, slot: Slot) -> Option<&Matched> {
-        let at = self.found.binary_search_by_key(&slot.index, |m| m.slot.index).ok()?;
-        self.found.get(at).filter(|m| m.slot == slot)
+    /// The result for one listed rank.
+    fn get(&self, slot: u32) -> Option<&Matched> {
+        let at = self.found.binary_search_by_key(&slot, |m| m.slot.index).ok()?;
+        self.found.get(at)
     }
 
     /// Blocks beyond the matched ones that the rank holds if the prompt goes on with an answer
     /// that this rank gave to the matched part of it. Zero where no answer follows there.
     pub fn answer_blocks(&self, slot: Slot) -> u32 {
         match self.answers.binary_search_by_key(&slot.index, |(index, _)| *index) {
-            Ok(at) if self.get(slot).is_some() => self.answers[at].1,
-            _ => 0,
+            Ok(at) => self.answers[at].1,
+            Err(_) => 0,
         }
     }
 
@@ -48,6 +86,9 @@ impl Matches {
     pub fn clear(&mut self) {
         self.found.clear();
         self.answers.clear();
+        self.ends.clear();
+        self.path.clear();
+        self.shared = 0;
     }
 
     /// Adds the ranks whose slots keep a beginning of the prompt.
@@ -71,8 +112,7 @@ impl Matches {
     fn add_answers(&mut self, index: &KvIndex, blocks: u32) {
         for (node, depth) in std::mem::take(&mut self.ends) {
             for (slot, answer) in index.answers_behind(node) {
-                let at = self.found.binary_search_by_key(&slot, |m| m.slot.index);
-                if at.is_ok_and(|at| self.found[at].blocks == depth) {
+                if index.matched_at(self, slot).is_some_and(|m| m.blocks == depth) {
                     self.answers.push((slot, answer.min(blocks - depth)));
                 }
             }
@@ -88,17 +128,16 @@ impl Matches {
         });
     }
 
-    /// Adds the holders of a node that lies above those seen so far. `start` blocks come
-    /// before it and `usable` of its label's blocks match.
-    fn add_node(&mut self, index: &KvIndex, node: &Node, start: u32, usable: u32) {
+    /// Lists the holders of a node that lies above those seen so far.
+    fn add_node(&mut self, index: &KvIndex, node: &Node, step: Step) {
         self.spare.clear();
         let mut seen = self.found.iter().peekable();
         for holder in node.holders.iter().filter(|holder| index.is_live(holder.slot)) {
-            let resident = if holder.len > 0 { start + holder.len.min(usable) } else { 0 };
+            let resident = step.resident(holder);
             let known = seen.next_if(|m| m.slot.index == holder.slot);
             let mut matched = known.copied().unwrap_or_else(|| Matched {
                 slot: index.slot(holder.slot),
-                blocks: if holder.booked > 0 { start + usable } else { resident },
+                blocks: step.held(holder),
                 confirmed_blocks: 0,
             });
             if matched.confirmed_blocks == 0 {
@@ -108,30 +147,45 @@ impl Matches {
         }
         std::mem::swap(&mut self.found, &mut self.spare);
     }
-}
 
-impl<'a> IntoIterator for &'a Matches {
-    type Item = &'a Matched;
-    type IntoIter = std::slice::Iter<'a, Matched>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+    /// Lists holders from the deepest node up, until there are too many of them.
+    fn list(&mut self, index: &KvIndex) {
+        let sweeping = index.sweep.is_pending();
+        let mut below = (0, 0);
+        self.shared = self.path.len();
+        while let Some(step) = self.shared.checked_sub(1).map(|at| self.path[at]) {
+            let node = index.tree.node(step.node);
+            let counts = (node.holders.len(), node.confirmed);
+            if sweeping || counts != below {
+                if counts.0 > index.listed {
+                    break;
+                }
+                self.add_node(index, node, step);
+                below = counts;
+            }
+            self.shared -= 1;
+        }
+        // What is only booked in the listed nodes may be resident above them.
+        let shared = &self.path[..self.shared];
+        for matched in self.found.iter_mut().filter(|m| m.confirmed_blocks == 0) {
+            matched.confirmed_blocks = index.confirmed_in(shared, matched.slot.index);
+        }
     }
 }
 
 impl KvIndex {
-    /// Finds for every rank how many leading blocks of the prompt it holds. Ranks without any
-    /// are not listed. Time is linear in the blocks of the longest match, plus the holders of
-    /// those nodes on its path where the set of holders changes.
+    /// Finds how many leading blocks of the prompt the ranks hold. Time is linear in the blocks
+    /// of the longest match; see [`Matches::listed`] for what is listed and what is kept for
+    /// [`KvIndex::matched`].
     pub fn match_prefix(&self, keys: &[BlockKey], into: &mut Matches) {
         into.clear();
-        into.path.clear();
-        let (mut parent, mut depth, mut usable) = (NO_NODE, 0, 0);
+        into.version = self.version;
+        let (mut parent, mut depth) = (NO_NODE, 0);
         while let Some(id) = keys.get(depth).and_then(|first| self.tree.child(parent, *first)) {
             let label = &self.tree.node(id).label;
-            usable = common_prefix(label, &keys[depth..]);
+            let usable = common_prefix(label, &keys[depth..]);
+            into.path.push(Step { node: id, start: depth as u32, usable: usable as u32 });
             depth += usable;
-            into.path.push(id);
             if usable < label.len() {
                 break;
             }
@@ -140,23 +194,73 @@ impl KvIndex {
             }
             parent = id;
         }
-        let sweeping = self.sweep.is_pending();
-        let mut below = (0, 0);
-        while let Some(id) = into.path.pop() {
-            let node = self.tree.node(id);
-            depth -= usable;
-            let counts = (node.holders.len(), node.confirmed);
-            if sweeping || counts != below {
-                into.add_node(self, node, depth as u32, usable as u32);
-                below = counts;
-            }
-            usable = into.path.last().map_or(0, |above| self.tree.node(*above).label.len());
-        }
+        into.list(self);
         if !into.ends.is_empty() {
             into.add_answers(self, keys.len() as u32);
         }
         if !self.slot_ranks.is_empty() {
             into.add_slots(self, keys);
         }
+    }
+
+    /// The result of one rank; `None` if it holds nothing of the prompt. The index must not have
+    /// changed since the match: afterwards nothing is known of ranks that are not listed.
+    pub fn matched(&self, matches: &Matches, slot: Slot) -> Option<Matched> {
+        let index = self.live(slot)?;
+        self.matched_at(matches, index)
+    }
+
+    fn matched_at(&self, matches: &Matches, slot: u32) -> Option<Matched> {
+        if let Some(listed) = matches.get(slot) {
+            return (listed.slot == self.slot(slot)).then_some(*listed);
+        }
+        if matches.version != self.version {
+            return None;
+        }
+        // A rank that has a node has those above it.
+        let shared = &matches.path[..matches.shared];
+        let below = shared.partition_point(|step| self.holder_of(step, slot).is_some());
+        let deepest = &shared[below.checked_sub(1)?];
+        Some(Matched {
+            slot: self.slot(slot),
+            blocks: deepest.held(self.holder_of(deepest, slot)?),
+            confirmed_blocks: self.confirmed_in(&shared[..below], slot),
+        })
+    }
+
+    fn holder_of(&self, step: &Step, slot: u32) -> Option<&Holder> {
+        self.tree.node(step.node).holder(slot)
+    }
+
+    /// Leading blocks that are resident, by the deepest of these nodes where any are.
+    fn confirmed_in(&self, path: &[Step], slot: u32) -> u32 {
+        let resident = |step: &Step| self.holder_of(step, slot).map(|holder| step.resident(holder));
+        path.iter().rev().filter_map(resident).find(|blocks| *blocks > 0).unwrap_or(0)
+    }
+
+    /// Every rank that holds some of the prompt, in no particular order, each once. Costs a few
+    /// nanoseconds for each of them. The index must not have changed since the match.
+    pub fn for_each_match(&self, matches: &Matches, mut report: impl FnMut(Matched)) {
+        matches.found.iter().copied().for_each(&mut report);
+        if matches.version != self.version {
+            return;
+        }
+        let Some(widest) = matches.path[..matches.shared].first() else { return };
+        for holder in &self.tree.node(widest.node).holders {
+            let is_new = self.is_live(holder.slot) && matches.get(holder.slot).is_none();
+            if let Some(matched) = is_new.then(|| self.matched_at(matches, holder.slot)).flatten() {
+                report(matched);
+            }
+        }
+    }
+
+    /// How much the ranks that are not listed can hold; `None` if all are listed. The index must not have
+    /// changed since the match.
+    pub fn shared(&self, matches: &Matches) -> Option<Shared> {
+        let deepest = matches.path[..matches.shared].last()?;
+        (matches.version == self.version).then(|| Shared {
+            ranks: self.tree.node(deepest.node).holders.len() as u32,
+            blocks: deepest.start + deepest.usable,
+        })
     }
 }

@@ -136,7 +136,13 @@ impl Node {
     }
 
     pub(crate) fn position(&self, slot: u32) -> Result<usize, usize> {
-        self.holders.binary_search_by_key(&slot, |holder| holder.slot)
+        // Slots are distinct and ordered, so none stands behind the place of its own number, and
+        // where every rank is a holder it stands there.
+        let end = self.holders.len().min(slot as usize + 1);
+        match self.holders[..end].last() {
+            Some(last) if last.slot == slot => Ok(end - 1),
+            _ => self.holders[..end].binary_search_by_key(&slot, |holder| holder.slot),
+        }
     }
 
     pub(crate) fn holder(&self, slot: u32) -> Option<&Holder> {

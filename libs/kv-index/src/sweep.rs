@@ -39,8 +39,9 @@ impl Sweep {
 }
 
 impl KvIndex {
-    /// Does a bounded part of the work that removed ranks left behind.
+    /// Every change begins here: does a bounded part of the work that removed ranks left behind.
     pub(crate) fn sweep_some(&mut self) {
+        self.version = self.version.wrapping_add(1);
         if !self.sweep.is_pending() {
             return;
         }

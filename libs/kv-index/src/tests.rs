@@ -20,7 +20,7 @@ fn keys(range: std::ops::Range<u64>) -> Vec<BlockKey> {
 fn matched(index: &KvIndex, slot: Slot, prompt: &[BlockKey]) -> (u32, u32) {
     let mut into = Matches::default();
     index.match_prefix(prompt, &mut into);
-    into.get(slot).map_or((0, 0), |m| (m.blocks, m.confirmed_blocks))
+    index.matched(&into, slot).map_or((0, 0), |m| (m.blocks, m.confirmed_blocks))
 }
 
 /// Books, starts and finishes a prompt. Returns cached and evicted blocks.

@@ -32,6 +32,15 @@ pub struct Matched {
     pub confirmed_blocks: u32,
 }
 
+/// A beginning of a prompt that many ranks hold.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Shared {
+    /// Ranks with some of it, listed ones included.
+    pub ranks: u32,
+    /// Its blocks. Some of the ranks may hold less of it.
+    pub blocks: u32,
+}
+
 /// What the predicted start of a prefill did.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct Started {

@@ -10,7 +10,17 @@ use warmpath_index::{KvIndex, Matches, Slot};
 use super::{Request, Subject};
 use crate::clock::ThreadClock;
 
+/// What a lookup reports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// What the choice needs: the holders of the deep part, and the shared nodes above them.
+    Choice,
+    /// Every holder, as the published indexes do.
+    All,
+}
+
 pub struct Warmpath {
+    report: Report,
     index: KvIndex,
     slots: Vec<Slot>,
     matches: Matches,
@@ -19,18 +29,21 @@ pub struct Warmpath {
 }
 
 impl Warmpath {
-    pub fn new(load: &IndexLoad, workers: usize, capacity: usize) -> Self {
+    pub fn new(load: &IndexLoad, workers: usize, capacity: usize, report: Report) -> Self {
         let mut index = KvIndex::new();
         // Every prompt ends within a block: one block beside the cached ones.
         let slots = (0..workers).map(|_| index.add_rank(capacity as u32 + 1)).collect();
         let keys = (0..load.len()).map(|request| load.keys(request)).collect();
-        Self { index, slots, matches: Matches::default(), keys, prepared: Vec::new() }
+        Self { report, index, slots, matches: Matches::default(), keys, prepared: Vec::new() }
     }
 }
 
 impl Subject for Warmpath {
     fn name(&self) -> &'static str {
-        "warmpath"
+        match self.report {
+            Report::Choice => "warmpath",
+            Report::All => "warmpath, all holders",
+        }
     }
 
     fn prepare(&mut self, requests: &[Request<'_>]) {
@@ -44,6 +57,12 @@ impl Subject for Warmpath {
             let keys = &self.keys[*request];
             self.index.match_prefix(keys, &mut self.matches);
             black_box(&self.matches);
+            if self.report == Report::All {
+                let mut best = (0, None);
+                self.index
+                    .for_each_match(&self.matches, |m| best = best.max((m.blocks, Some(m.slot))));
+                black_box(best);
+            }
             let mut booking = self.index.book(self.slots[*worker as usize], keys, 1);
             black_box(self.index.start(&mut booking));
             self.index.finish(booking, 0);
@@ -57,8 +76,7 @@ impl Subject for Warmpath {
         let keys: Vec<BlockKey> = prompt.iter().map(|block| block_key(*block)).collect();
         self.index.match_prefix(&keys, &mut self.matches);
         let of = |(worker, slot): (usize, &Slot)| {
-            let blocks = self.matches.get(*slot).map_or(0, |matched| matched.blocks);
-            (blocks > 0).then_some((worker as u32, blocks))
+            Some((worker as u32, self.index.matched(&self.matches, *slot)?.blocks))
         };
         self.slots.iter().enumerate().filter_map(of).collect()
     }

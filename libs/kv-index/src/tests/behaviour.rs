@@ -3,7 +3,7 @@
 use domain::BlockKey;
 
 use super::{keys, matched, serve};
-use crate::{IndexStats, KvIndex, Matches, Slot};
+use crate::{IndexStats, KvIndex, Matches, Shared, Slot};
 
 #[test]
 fn a_booked_prompt_counts_as_resident_at_once_and_is_not_confirmed() {
@@ -300,10 +300,34 @@ fn matches_list_every_holder_at_its_own_depth() {
     }
     let mut into = Matches::default();
     index.match_prefix(&keys(0..100), &mut into);
-    let found: Vec<_> = into.iter().map(|m| (m.slot, m.blocks, m.confirmed_blocks)).collect();
+    let mut found = Vec::new();
+    index.for_each_match(&into, |m| found.push((m.slot, m.blocks, m.confirmed_blocks)));
+    found.sort_unstable();
     let expected = slots.iter().enumerate().skip(1);
     let expected: Vec<_> = expected.map(|(at, slot)| (*slot, at as u32, at as u32)).collect();
     assert_eq!(found, expected);
+}
+
+#[test]
+fn what_very_many_ranks_share_is_told_in_one() {
+    let mut index = KvIndex::new();
+    let slots: Vec<_> = (0..100).map(|_| index.add_rank(1_000)).collect();
+    for slot in &slots {
+        serve(&mut index, *slot, &keys(0..4), 1);
+    }
+    serve(&mut index, slots[70], &keys(0..10), 1);
+    serve(&mut index, slots[71], &[keys(0..4), keys(20..30)].concat(), 1);
+    let mut into = Matches::default();
+    index.match_prefix(&keys(0..10), &mut into);
+    let listed: Vec<_> = into.listed().iter().map(|m| (m.slot, m.blocks)).collect();
+    assert_eq!(listed, [(slots[70], 10)]);
+    assert_eq!(index.shared(&into), Some(Shared { ranks: 100, blocks: 4 }));
+    assert_eq!(index.matched(&into, slots[3]).map(|m| m.blocks), Some(4));
+    // Of an index that has changed, only what was listed is known.
+    serve(&mut index, slots[3], &keys(50..60), 1);
+    assert_eq!(index.matched(&into, slots[3]), None);
+    assert_eq!(index.matched(&into, slots[70]).map(|m| m.blocks), Some(10));
+    assert_eq!(index.shared(&into), None);
 }
 
 #[test]
@@ -388,7 +412,7 @@ fn the_next_turn_finds_the_answer_that_it_goes_on_with() {
     serve(&mut index, other, &keys(0..10), 1);
     let mut into = Matches::default();
     index.match_prefix(&keys(0..20), &mut into);
-    assert_eq!(into.get(slot).map(|m| m.blocks), Some(10));
+    assert_eq!(index.matched(&into, slot).map(|m| m.blocks), Some(10));
     assert_eq!((into.answer_blocks(slot), into.answer_blocks(other)), (3, 0));
     index.match_prefix(&keys(0..10), &mut into);
     assert_eq!(into.answer_blocks(slot), 0, "the prompt itself, again");

@@ -161,22 +161,34 @@ impl Pair {
     /// Match of one prompt on every rank, and what was evicted, in order.
     fn compare_match(&mut self, path: &[u8]) {
         let prompt = self.keys(path);
-        self.index.match_prefix(&prompt, &mut self.into);
-        let mut listed = 0;
-        for (slot, twin) in &self.ranks {
-            let found = self.into.get(*slot).map(|m| (m.blocks, m.confirmed_blocks));
-            assert_eq!(found, self.model.matched(*twin, &prompt), "{slot:?} {prompt:?}");
-            let answer = self.model.answer_blocks(*twin, &prompt);
-            assert_eq!(self.into.answer_blocks(*slot), answer, "{slot:?} {prompt:?}");
-            listed += usize::from(found.is_some());
+        // However much of it is listed and however much kept as a sum, every rank's count is
+        // the model's.
+        for listed in [0, 1, 3, MAX_RANKS] {
+            self.index.listed = listed;
+            self.compare_counts(&prompt);
         }
-        assert_eq!(self.into.iter().len(), listed, "removed ranks are not listed");
         let evicted = std::mem::take(&mut self.index.evicted);
         for (slot, twin) in &self.ranks {
             let own = evicted.iter().filter(|(index, _)| *index == slot.index);
             let own: Vec<_> = own.map(|(_, key)| *key).collect();
             assert_eq!(own, self.model.take_evicted(*twin));
         }
+    }
+
+    fn compare_counts(&mut self, prompt: &[BlockKey]) {
+        self.index.match_prefix(prompt, &mut self.into);
+        let mut holders = Vec::new();
+        self.index.for_each_match(&self.into, |matched| holders.push(matched));
+        for (slot, twin) in &self.ranks {
+            let matched = self.index.matched(&self.into, *slot);
+            let found = matched.map(|m| (m.blocks, m.confirmed_blocks));
+            assert_eq!(found, self.model.matched(*twin, prompt), "{slot:?} {prompt:?}");
+            assert_eq!(holders.iter().find(|m| m.slot == *slot), matched.as_ref());
+            let answer = self.model.answer_blocks(*twin, prompt);
+            assert_eq!(self.into.answer_blocks(*slot), answer, "{slot:?} {prompt:?}");
+            holders.retain(|m| m.slot != *slot);
+        }
+        assert_eq!(holders, [], "removed ranks hold nothing");
     }
 
     fn compare_state(&mut self) {

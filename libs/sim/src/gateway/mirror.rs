@@ -87,7 +87,7 @@ impl Mirror {
                     false => 0,
                 };
                 into.extend(slots.iter().enumerate().map(|(rank, slot)| {
-                    let found = matches.get(*slot);
+                    let found = index.matched(matches, *slot);
                     match (truth, found) {
                         (None, found) => found.map_or(0, |m| m.blocks + answer(slot)),
                         (Some(truth), Some(m)) if m.blocks > m.confirmed_blocks => {

@@ -13,6 +13,7 @@ use scheduling::{CandidateView, Config, Policy, SATURATED_SECONDS, Selection, se
 
 use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
 use super::measure::{Measure, cached_tokens};
+use super::profile::Profile;
 use super::rank::Standing;
 use super::{Routed, State};
 use crate::explain::Trace;
@@ -51,6 +52,28 @@ impl Prospect {
     }
 }
 
+/// Which of a prompt's key lists speaks of a rank's cache.
+struct Fitting {
+    unit: BlockUnit,
+    list: Option<usize>,
+    /// What it is worth; without a list, the rank's level stays.
+    level: Option<EvidenceLevel>,
+}
+
+impl Fitting {
+    fn new(profile: &Profile, prompt: &Prompt) -> Self {
+        let find = |unit: BlockUnit| prompt.keys.iter().position(|l: &KeyList| l.unit == unit);
+        let token_list = profile.tokens.and_then(|t| find(t.unit).map(|list| (t.unit, list)));
+        let (unit, list, level) = match (token_list, find(BlockUnit::TEXT)) {
+            (Some((unit, list)), _) => (unit, Some(list), Some(EvidenceLevel::Model)),
+            (None, Some(list)) => (BlockUnit::TEXT, Some(list), Some(EvidenceLevel::Text)),
+            // Nothing to match, but the prompt will press on the cache all the same.
+            (None, None) => (profile.tokens.map_or(BlockUnit::TEXT, |t| t.unit), None, None),
+        };
+        Self { unit, list, level }
+    }
+}
+
 impl State {
     pub(super) fn route(&mut self, route: &Route, now: Moment) -> Routed {
         self.advance(now);
@@ -62,11 +85,13 @@ impl State {
             } else {
                 RejectReason::NoReadyBackend
             };
+            self.match_prompt(None);
             let mut trace = Trace::new(route);
             self.note_barred(&standings, &mut trace);
             trace.rejected = Some(reason);
             return (Err(reason), trace);
         }
+        self.seat(&eligible, route.prompt.as_ref());
         self.match_prompt(route.prompt.as_ref());
         let prospects = self.prospects(&eligible, route.prompt.as_ref(), now);
         let selection = self.choose(route, &prospects, now);
@@ -91,6 +116,19 @@ impl State {
         eligible
     }
 
+    /// Gives every eligible rank its slot in the index that will be asked. Later the index must
+    /// not change any more until the choice is made.
+    fn seat(&mut self, eligible: &[usize], prompt: Option<&Prompt>) {
+        let Some(prompt) = prompt else { return };
+        for &at in eligible {
+            let profile = self.ranks[at].profile;
+            if profile.caches {
+                let number = self.mirror(Fitting::new(&profile, prompt).unit);
+                self.ensure_slot(at, number);
+            }
+        }
+    }
+
     /// Looks the prompt up in every index that one of its key lists fits.
     fn match_prompt(&mut self, prompt: Option<&Prompt>) {
         for mirror in &mut self.mirrors {
@@ -101,12 +139,7 @@ impl State {
         }
     }
 
-    fn prospects(
-        &mut self,
-        eligible: &[usize],
-        prompt: Option<&Prompt>,
-        now: Moment,
-    ) -> Vec<Prospect> {
+    fn prospects(&self, eligible: &[usize], prompt: Option<&Prompt>, now: Moment) -> Vec<Prospect> {
         eligible
             .iter()
             .map(|&at| {
@@ -130,18 +163,10 @@ impl State {
             .collect()
     }
 
-    fn prospect(&mut self, at: usize, prompt: &Prompt, queue_delay_seconds: f64) -> Prospect {
+    fn prospect(&self, at: usize, prompt: &Prompt, queue_delay_seconds: f64) -> Prospect {
         let profile = self.ranks[at].profile;
-        let find = |unit: BlockUnit| prompt.keys.iter().position(|l: &KeyList| l.unit == unit);
-        let token_list = profile.tokens.and_then(|t| find(t.unit).map(|list| (t.unit, list)));
-        let (unit, list, level) = match (token_list, find(BlockUnit::TEXT)) {
-            (Some((unit, list)), _) => (unit, Some(list), EvidenceLevel::Model),
-            (None, Some(list)) => (BlockUnit::TEXT, Some(list), EvidenceLevel::Text),
-            // Nothing to match, but the prompt will press on the cache all the same.
-            (None, None) => {
-                (profile.tokens.map_or(BlockUnit::TEXT, |t| t.unit), None, self.ranks[at].level)
-            }
-        };
+        let Fitting { unit, list, level } = Fitting::new(&profile, prompt);
+        let level = level.unwrap_or(self.ranks[at].level);
         let measure = Measure::new(unit, prompt, self.bytes_per_token);
         let mut prospect = Prospect {
             at,
@@ -158,14 +183,15 @@ impl State {
         if !profile.caches {
             return prospect;
         }
-        let number = self.mirror(unit);
-        self.ensure_slot(at, number);
+        let Some(number) = self.mirrors.iter().position(|m| m.unit == unit) else {
+            return prospect;
+        };
         prospect.mirror = Some(number);
         prospect.level = self.level(at, prospect.level, prospect.mirror);
         let mirror = &mut self.mirrors[number];
         let Some(slot) = self.ranks[at].slot(number) else { return prospect };
         prospect.matched_blocks = match list {
-            Some(_) => mirror.matches.get(slot).map_or(0, |m| m.blocks),
+            Some(_) => mirror.index.matched(&mirror.matches, slot).map_or(0, |m| m.blocks),
             None => 0,
         };
         if self.answers.is_likely() {

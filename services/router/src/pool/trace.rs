@@ -111,7 +111,10 @@ impl State {
     fn held(&self, rank: &Rank) -> u32 {
         rank.slots()
             .iter()
-            .filter_map(|&(mirror, slot)| self.mirrors[mirror].matches.get(slot))
+            .filter_map(|&(mirror, slot)| {
+                let mirror = &self.mirrors[mirror];
+                mirror.index.matched(&mirror.matches, slot)
+            })
             .map(|m| m.blocks)
             .max()
             .unwrap_or(0)
