@@ -33,7 +33,7 @@ struct Args {
     /// How often everything is measured; the middle one is reported
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only subjects whose name contains this
+    /// Only the subject of this name
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Where the result goes as JSON

@@ -57,7 +57,7 @@ struct Entrant {
 pub fn round(spec: &Spec, load: &IndexLoad, only: Option<&str>) -> (usize, Vec<Figure>) {
     let mut entrants = enter(spec, load);
     if let Some(only) = only {
-        entrants.retain(|entrant| entrant.subject.name().contains(only));
+        entrants.retain(|entrant| entrant.subject.name() == only);
     }
     let mut fleet = Fleet::new(spec.workers, spec.capacity_blocks);
     for _ in 0..spec.warm_passes {

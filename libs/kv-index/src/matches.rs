@@ -9,12 +9,12 @@
 //! cost far more than all the rest. So the way up ends at the first node with more than
 //! [`LISTED`] holders; from there on only the nodes are kept. They answer for every rank:
 //! [`KvIndex::matched`] finds one rank's exact result in them when it is asked for, and
-//! [`KvIndex::for_each_match`] gives all.
+//! [`KvIndex::list_all`] lists the rest.
 
 use domain::BlockKey;
 
 use crate::index::KvIndex;
-use crate::node::{Holder, NO_NODE, Node, NodeId, common_prefix};
+use crate::node::{Holder, NO_NODE, Node, NodeId, common_prefix, place_of};
 use crate::types::{Matched, Shared, Slot};
 
 /// Holders of a node at most for them to be listed.
@@ -69,7 +69,7 @@ impl Matches {
 
     /// The result for one listed rank.
     fn get(&self, slot: u32) -> Option<&Matched> {
-        let at = self.found.binary_search_by_key(&slot, |m| m.slot.index).ok()?;
+        let at = place_of(&self.found, slot, |m| m.slot.index).ok()?;
         self.found.get(at)
     }
 
@@ -148,16 +148,15 @@ impl Matches {
         std::mem::swap(&mut self.found, &mut self.spare);
     }
 
-    /// Lists holders from the deepest node up, until there are too many of them.
-    fn list(&mut self, index: &KvIndex) {
+    /// Goes on to list holders from the deepest node up, until there are more than `most`.
+    fn list(&mut self, index: &KvIndex, most: usize) {
         let sweeping = index.sweep.is_pending();
         let mut below = (0, 0);
-        self.shared = self.path.len();
         while let Some(step) = self.shared.checked_sub(1).map(|at| self.path[at]) {
             let node = index.tree.node(step.node);
             let counts = (node.holders.len(), node.confirmed);
             if sweeping || counts != below {
-                if counts.0 > index.listed {
+                if counts.0 > most {
                     break;
                 }
                 self.add_node(index, node, step);
@@ -194,7 +193,8 @@ impl KvIndex {
             }
             parent = id;
         }
-        into.list(self);
+        into.shared = into.path.len();
+        into.list(self, self.listed);
         if !into.ends.is_empty() {
             into.add_answers(self, keys.len() as u32);
         }
@@ -238,19 +238,12 @@ impl KvIndex {
         path.iter().rev().filter_map(resident).find(|blocks| *blocks > 0).unwrap_or(0)
     }
 
-    /// Every rank that holds some of the prompt, in no particular order, each once. Costs a few
-    /// nanoseconds for each of them. The index must not have changed since the match.
-    pub fn for_each_match(&self, matches: &Matches, mut report: impl FnMut(Matched)) {
-        matches.found.iter().copied().for_each(&mut report);
-        if matches.version != self.version {
-            return;
-        }
-        let Some(widest) = matches.path[..matches.shared].first() else { return };
-        for holder in &self.tree.node(widest.node).holders {
-            let is_new = self.is_live(holder.slot) && matches.get(holder.slot).is_none();
-            if let Some(matched) = is_new.then(|| self.matched_at(matches, holder.slot)).flatten() {
-                report(matched);
-            }
+    /// Lists every rank that holds some of the prompt. For callers that look at most of the ranks
+    /// anyway: a few nanoseconds for each, less than [`KvIndex::matched`] costs one by one. The
+    /// index must not have changed since the match.
+    pub fn list_all(&self, matches: &mut Matches) {
+        if matches.version == self.version {
+            matches.list(self, usize::MAX);
         }
     }
 

@@ -136,13 +136,7 @@ impl Node {
     }
 
     pub(crate) fn position(&self, slot: u32) -> Result<usize, usize> {
-        // Slots are distinct and ordered, so none stands behind the place of its own number, and
-        // where every rank is a holder it stands there.
-        let end = self.holders.len().min(slot as usize + 1);
-        match self.holders[..end].last() {
-            Some(last) if last.slot == slot => Ok(end - 1),
-            _ => self.holders[..end].binary_search_by_key(&slot, |holder| holder.slot),
-        }
+        place_of(&self.holders, slot, |holder| holder.slot)
     }
 
     pub(crate) fn holder(&self, slot: u32) -> Option<&Holder> {
@@ -198,6 +192,20 @@ impl Node {
         shrink(&mut self.label);
         self.recount();
         cut
+    }
+}
+
+/// Where `slot` stands, or would, in a list that is ordered by slot. Slots are distinct, so none
+/// stands behind the place of its own number, and where every rank is listed it stands there.
+pub(crate) fn place_of<T>(
+    items: &[T],
+    slot: u32,
+    slot_of: impl Fn(&T) -> u32,
+) -> Result<usize, usize> {
+    let end = items.len().min(slot as usize + 1);
+    match items[..end].last() {
+        Some(last) if slot_of(last) == slot => Ok(end - 1),
+        _ => items[..end].binary_search_by_key(&slot, slot_of),
     }
 }
 

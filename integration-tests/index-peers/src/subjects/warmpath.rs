@@ -58,10 +58,8 @@ impl Subject for Warmpath {
             self.index.match_prefix(keys, &mut self.matches);
             black_box(&self.matches);
             if self.report == Report::All {
-                let mut best = (0, None);
-                self.index
-                    .for_each_match(&self.matches, |m| best = best.max((m.blocks, Some(m.slot))));
-                black_box(best);
+                self.index.list_all(&mut self.matches);
+                black_box(self.matches.listed());
             }
             let mut booking = self.index.book(self.slots[*worker as usize], keys, 1);
             black_box(self.index.start(&mut booking));

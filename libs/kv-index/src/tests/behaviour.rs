@@ -300,9 +300,9 @@ fn matches_list_every_holder_at_its_own_depth() {
     }
     let mut into = Matches::default();
     index.match_prefix(&keys(0..100), &mut into);
-    let mut found = Vec::new();
-    index.for_each_match(&into, |m| found.push((m.slot, m.blocks, m.confirmed_blocks)));
-    found.sort_unstable();
+    index.list_all(&mut into);
+    let listed = into.listed().iter();
+    let found: Vec<_> = listed.map(|m| (m.slot, m.blocks, m.confirmed_blocks)).collect();
     let expected = slots.iter().enumerate().skip(1);
     let expected: Vec<_> = expected.map(|(at, slot)| (*slot, at as u32, at as u32)).collect();
     assert_eq!(found, expected);

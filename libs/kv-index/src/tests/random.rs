@@ -177,8 +177,10 @@ impl Pair {
 
     fn compare_counts(&mut self, prompt: &[BlockKey]) {
         self.index.match_prefix(prompt, &mut self.into);
-        let mut holders = Vec::new();
-        self.index.for_each_match(&self.into, |matched| holders.push(matched));
+        let mut all = Matches::default();
+        self.index.match_prefix(prompt, &mut all);
+        self.index.list_all(&mut all);
+        let mut holders = all.listed().to_vec();
         for (slot, twin) in &self.ranks {
             let matched = self.index.matched(&self.into, *slot);
             let found = matched.map(|m| (m.blocks, m.confirmed_blocks));

@@ -82,6 +82,7 @@ impl Mirror {
         match self {
             Self::FreeQueue { index, slots, matches, answers, .. } => {
                 index.match_prefix(keys, matches);
+                index.list_all(matches);
                 let answer = |slot: &Slot| match answers.is_likely() {
                     true => matches.answer_blocks(*slot),
                     false => 0,

@@ -135,6 +135,8 @@ impl State {
             mirror.matches.clear();
             if let Some(list) = prompt.and_then(|p| p.keys.iter().find(|l| l.unit == mirror.unit)) {
                 mirror.index.match_prefix(&list.keys, &mut mirror.matches);
+                // Every rank's share will be asked for.
+                mirror.index.list_all(&mut mirror.matches);
             }
         }
     }
