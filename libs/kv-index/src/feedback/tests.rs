@@ -200,7 +200,7 @@ fn a_lost_prefix_takes_what_continues_it_along() {
     assert_eq!(done.purged_blocks, 5, "the branch's own; the prompt itself was computed anew");
     let mut matches = Matches::default();
     bench.index.match_prefix(&branch, &mut matches);
-    assert_eq!(matches.get(slot).map(|found| found.blocks), Some(10));
+    assert_eq!(bench.index.matched(&matches, slot).map(|found| found.blocks), Some(10));
 }
 
 #[test]

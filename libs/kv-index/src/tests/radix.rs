@@ -422,7 +422,7 @@ fn a_removed_rank_leaves_no_boundaries() {
     assert_eq!(index.radix_ranks, 0);
     let mut into = Matches::default();
     index.match_prefix(&keys(0..20), &mut into);
-    assert_eq!(into.iter().len(), 1);
+    assert_eq!(into.listed().len(), 1);
     serve(&mut index, other, &keys(0..20), 1);
     assert_eq!(index.stats().nodes, 1);
 }
