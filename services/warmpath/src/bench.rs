@@ -3,5 +3,6 @@
 pub mod bare_proxy;
 mod child;
 mod drive;
+pub mod index;
 pub mod overhead;
 mod prompts;

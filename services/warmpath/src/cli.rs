@@ -50,6 +50,8 @@ enum KeyCommand {
 enum BenchCommand {
     /// Latency and CPU that the gateway adds, beside a bare proxy
     Overhead(bench::overhead::Args),
+    /// Speed, memory and worst cases of the KV index, and the time of a decision
+    Index(bench::index::Args),
     /// The bare proxy of that comparison
     #[command(hide = true)]
     BareProxy(bench::bare_proxy::Args),
@@ -67,6 +69,7 @@ impl Cli {
             Command::Bench { command: BenchCommand::Overhead(args) } => {
                 block_on(bench::overhead::run(args))
             }
+            Command::Bench { command: BenchCommand::Index(args) } => bench::index::run(&args),
             Command::Bench { command: BenchCommand::BareProxy(args) } => {
                 block_on(bench::bare_proxy::run(args))
             }

@@ -15,6 +15,8 @@ mod table;
 mod tests;
 mod trace_file;
 
+pub(crate) use trace_file::open_lines;
+
 use anyhow::Context as _;
 
 use crate::cli::Output;

@@ -23,17 +23,22 @@ pub(super) struct NamedTrace {
 /// Reads a trace.
 pub(super) fn read(path: &Path) -> anyhow::Result<NamedTrace> {
     let shown = path.display();
-    let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
-    let mut reader = BufReader::new(file);
-    let start = reader.fill_buf().with_context(|| format!("cannot read {shown}"))?;
-    let trace = if start.starts_with(&GZIP) {
-        read_lines(BufReader::new(MultiGzDecoder::new(reader)))
-    } else {
-        read_lines(reader)
-    };
+    let trace = read_lines(open_lines(path)?);
     let file_name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let name = file_name.split('.').next().unwrap_or_default().to_owned();
     Ok(NamedTrace { name, trace: trace.with_context(|| format!("in {shown}"))? })
+}
+
+/// Opens a file of lines, plain or gzip.
+pub(crate) fn open_lines(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
+    let shown = path.display();
+    let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
+    let mut reader = BufReader::new(file);
+    let start = reader.fill_buf().with_context(|| format!("cannot read {shown}"))?;
+    if start.starts_with(&GZIP) {
+        return Ok(Box::new(BufReader::new(MultiGzDecoder::new(reader))));
+    }
+    Ok(Box::new(reader))
 }
 
 fn read_lines(mut reader: impl BufRead) -> anyhow::Result<Trace> {

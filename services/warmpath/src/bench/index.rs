@@ -1,0 +1,74 @@
+//! The KV index on a recorded trace: requests per second, memory, worst cases, and the time that
+//! the router takes for a whole decision.
+//!
+//! Time is the CPU time of the thread, so that what else runs on the machine counts little.
+
+mod clock;
+mod decision;
+mod loads;
+mod worst;
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::cli::Output;
+use crate::sim_cli::open_lines;
+
+/// Options of `warmpath bench index`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The trace: one JSON object with `hash_ids` a line, plain or gzip
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// How often everything is measured; the middle one is reported, of worst cases the best
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// Where the result goes as JSON; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<Output>,
+}
+
+/// A part of the bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Match, book and release on the trace, and memory
+    Loads,
+    /// The longest single call where an index could take long
+    Worst,
+    /// Whole decisions of the router with 1,000 ranks and 10 million blocks
+    Decision,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    loads: Vec<loads::Figures>,
+    worst: Vec<worst::Figures>,
+    decision: Option<decision::Figures>,
+}
+
+/// Runs the bench.
+///
+/// # Errors
+/// When the trace cannot be read or the result cannot be written.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let load = sim::index_load::IndexLoad::read(open_lines(&args.trace)?)?;
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let mut report = Report::default();
+    if wanted(Part::Loads) {
+        report.loads = loads::run(&load, args.rounds);
+    }
+    if wanted(Part::Worst) {
+        report.worst = worst::run(args.rounds);
+    }
+    if wanted(Part::Decision) {
+        report.decision = Some(decision::run(&load)?);
+    }
+    if let Some(output) = &args.json {
+        output.write_json(&report)?;
+    }
+    Ok(())
+}
