@@ -126,6 +126,7 @@ fn backend(number: usize) -> Backend {
             max_model_len: None,
             listing: "{}".into(),
             parity: None,
+            base: None,
         }],
         ranks: vec![RankState { rank: 0, cache: Some(cache), slots: None, load: None }],
         network: Duration::ZERO,
