@@ -174,6 +174,13 @@ impl KvIndex {
         }
     }
 
+    /// Bytes on the heap that what the ranks hold takes: nodes, labels, holders and the table of
+    /// edges, with room that is kept for more. Beside it every rank has some hundred bytes.
+    /// Goes over all nodes: for benches, not for every request.
+    pub fn heap_bytes(&self) -> usize {
+        self.tree.heap_bytes()
+    }
+
     /// The index of a slot whose rank is there.
     pub(crate) fn live(&self, slot: Slot) -> Option<u32> {
         let generation = *self.generations.get(slot.index as usize)?;

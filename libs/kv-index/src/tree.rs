@@ -3,7 +3,7 @@
 use domain::BlockKey;
 use hashbrown::HashTable;
 
-use crate::node::{NO_NODE, Node, NodeId};
+use crate::node::{Holder, NO_NODE, Node, NodeId};
 
 /// Nodes in one piece of the arena. The arena grows piece by piece, so growing never moves
 /// the nodes that are there.
@@ -54,6 +54,18 @@ impl Tree {
     /// Sum of the label lengths.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks
+    }
+
+    /// Bytes on the heap that nodes, labels, holders and the table take.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let of_node = |node: &Node| {
+            node.label.capacity() * size_of::<BlockKey>()
+                + node.holders.capacity() * size_of::<Holder>()
+        };
+        let nodes: usize = self.pieces.iter().flatten().map(of_node).sum();
+        let pieces: usize = self.pieces.iter().map(|p| p.capacity() * size_of::<Node>()).sum();
+        let parts: usize = self.parts.iter().map(HashTable::allocation_size).sum();
+        nodes + pieces + parts + self.vacant.capacity() * size_of::<NodeId>()
     }
 
     /// The edge from `parent` that begins with `first`. An edge with that first key under

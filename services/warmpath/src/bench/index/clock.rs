@@ -1,4 +1,4 @@
-//! What the benches of the index read: the thread's CPU time and the process's memory.
+//! The CPU time of the thread.
 
 use std::time::Duration;
 
@@ -15,12 +15,4 @@ pub(super) fn timed<T>(call: impl FnOnce() -> T) -> (T, Duration) {
     let begin = cpu_time();
     let result = call();
     (result, cpu_time() - begin)
-}
-
-/// Memory of the process that is resident; 0 where the system does not tell.
-pub(super) fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
 }

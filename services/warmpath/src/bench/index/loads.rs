@@ -8,7 +8,7 @@ use kv_index::{KvIndex, Matches, Slot};
 use serde::Serialize;
 use sim::index_load::IndexLoad;
 
-use super::clock::{cpu_time, resident_bytes, timed};
+use super::clock::{cpu_time, timed};
 use crate::stats::{quantile, sorted};
 
 /// One load of the bench.
@@ -52,7 +52,7 @@ pub(super) struct Figures {
     residencies: usize,
     distinct_blocks: usize,
     nodes: usize,
-    /// Resident memory of the process that the index added.
+    /// What nodes, labels, holders and the table take of the heap.
     bytes_per_distinct_block: f64,
     bytes_per_residency: f64,
 }
@@ -64,7 +64,7 @@ struct Round {
     listing: Duration,
     evict: f64,
     remove: Duration,
-    bytes: u64,
+    bytes: usize,
     stats: kv_index::IndexStats,
 }
 
@@ -125,7 +125,6 @@ fn print(f: &Figures) {
 }
 
 fn round(spec: &Spec, prompts: &[Vec<BlockKey>]) -> Round {
-    let before = resident_bytes();
     let mut index = KvIndex::new();
     // Every prompt ends within a block: one block beside the cached ones.
     let slots: Vec<Slot> = (0..spec.ranks).map(|_| index.add_rank(CAPACITY + 1)).collect();
@@ -133,8 +132,7 @@ fn round(spec: &Spec, prompts: &[Vec<BlockKey>]) -> Round {
     for _ in 0..spec.warm_passes {
         pass(&mut index, &slots, prompts, &mut turn, None);
     }
-    let bytes = resident_bytes().saturating_sub(before);
-    let stats = index.stats();
+    let (bytes, stats) = (index.heap_bytes(), index.stats());
     let mut matches = Matches::default();
     let begin = cpu_time();
     pass(&mut index, &slots, prompts, &mut turn, Some(&mut matches));
