@@ -27,6 +27,14 @@ pub fn warmpath_binary() -> PathBuf {
     told("WARMPATH_TEST_BINARY")
 }
 
+/// The NATS server.
+///
+/// # Panics
+/// As [`python`].
+pub fn nats_server() -> PathBuf {
+    told("WARMPATH_TEST_NATS_SERVER")
+}
+
 /// The folder of the workspace.
 pub fn workspace_root() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

@@ -23,6 +23,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("lifecycle", &["domain", "instrumentation"]),
     // Adapters.
     ("config-store", &["domain", "instrumentation"]),
+    ("bus", &["domain", "settings", "lifecycle"]),
 ];
 
 /// They depend on libraries, but the simulator, and never on each other.
@@ -54,7 +55,7 @@ const PURE_LIBRARIES: &[&str] =
 
 /// Buses and stores, with the crates that may know each.
 const BACKING_CRATES: &[(&str, &[&str])] = &[
-    ("async-nats", &[]),
+    ("async-nats", &["bus"]),
     ("redis", &[]),
     ("chitchat", &[]),
     ("sled", &["config-store", "telemetry"]),

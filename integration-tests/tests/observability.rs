@@ -17,13 +17,14 @@ const RULES: &str = "observability/rules.yaml";
 const OPERATIONS: &str = "docs/operations.md";
 
 /// Crates that have metrics.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "services/edge/src",
     "services/router/src",
     "services/telemetry/src",
     "libs/lifecycle/src",
     "libs/instrumentation/src",
     "libs/config-store/src",
+    "libs/bus/src",
 ];
 
 /// Where names stand without the prefix that these helpers add.
