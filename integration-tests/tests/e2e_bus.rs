@@ -182,8 +182,8 @@ async fn servers_and_clients_are_known_by_their_certificates() {
     let mut unknown_client = known.clone();
     (unknown_client.tls.cert, unknown_client.tls.key) = (None, None);
     is_refused(unknown_client).await;
-    let mut unknown_server = known;
-    unknown_server.tls.ca = Some(Tls::new().ca());
+    let (mut unknown_server, others) = (known, Tls::new());
+    unknown_server.tls.ca = Some(others.ca());
     is_refused(unknown_server).await;
 }
 

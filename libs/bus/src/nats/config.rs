@@ -203,7 +203,9 @@ fn identity(raw: &RawNatsConfig) -> Result<Identity, SettingsError> {
         }
         (None, None, Some(nkey), None) => Ok(Identity::Nkey(fetch("nkey", nkey)?)),
         (None, None, None, Some(credentials)) => {
+            // A secret loses its last line break, and the parser wants one behind the last line.
             let text = fetch("credentials", credentials)?;
+            let text = Redacted::new(format!("{}\n", text.expose()));
             ConnectOptions::new().credentials(text.expose()).map_err(|_| {
                 SettingsError::new("credentials", "they are not those of a credentials file")
             })?;
