@@ -1,0 +1,220 @@
+//! Members hold leases at telemetry; telemetry publishes who they are.
+//!
+//! [`Registrar`] is telemetry's side, [`Membership`] a member's. The list is soft state: it is
+//! not stored, and every member keeps the last one it saw, so nothing depends on telemetry
+//! being there.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use domain::Moment;
+
+use crate::member::{Epoch, Member, MemberId, MemberList, Process};
+
+/// A member that was not heard for so long is off the list.
+pub const MEMBER_LEASE: Duration = Duration::from_secs(3);
+
+/// A member renews this often: two of three renewals may be lost.
+pub const RENEW_EVERY: Duration = Duration::from_secs(1);
+
+/// A member asks telemetry for its lease, or to keep it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renew {
+    /// Who asks.
+    pub member: Member,
+    /// The epoch of the list it goes by.
+    pub known: Epoch,
+}
+
+/// Telemetry's side: grants and ends leases, and makes the list of them.
+///
+/// **After a start** the list is unknown, not empty: members that go by a list of the time
+/// before keep it until everyone had one lease's time to renew. Only then is a list published.
+/// **When every member falls silent at once** telemetry takes itself to be cut off, and does
+/// the same.
+#[derive(Debug)]
+pub struct Registrar {
+    epoch: Epoch,
+    members: BTreeMap<MemberId, Holder>,
+    /// Whether members differ from the list that was published last.
+    changed: bool,
+    gathering: Gathering,
+    list: MemberList,
+}
+
+#[derive(Debug)]
+struct Holder {
+    member: Member,
+    expires: Moment,
+}
+
+/// Whether the published list follows the leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gathering {
+    No,
+    /// Nobody was heard yet.
+    Waiting,
+    /// Members have until then.
+    Until(Moment),
+}
+
+impl Registrar {
+    /// A start of telemetry. `term` must be above that of every earlier start: a stored count
+    /// of starts, or the wall clock. As a guard, it is raised above any that a member knows.
+    pub fn new(term: u64, now: Moment) -> Self {
+        Self {
+            epoch: Epoch { term, number: 0 },
+            members: BTreeMap::new(),
+            changed: false,
+            gathering: Gathering::Until(now + MEMBER_LEASE),
+            list: MemberList::default(),
+        }
+    }
+
+    /// Grants or renews a lease. Returns the list for the asker where it has another; an
+    /// earlier process of a member that was seen is refused.
+    pub fn renew(&mut self, renew: Renew, now: Moment) -> Option<MemberList> {
+        if renew.known > self.epoch {
+            // Not one of ours: a term was given twice, or the clock it came from went back.
+            self.epoch = Epoch { term: renew.known.term + 1, number: 0 };
+            self.changed = true;
+        }
+        if self.gathering == Gathering::Waiting {
+            self.gathering = Gathering::Until(now + MEMBER_LEASE);
+        }
+        let Process { id, incarnation } = renew.member.process.clone();
+        let expires = now + MEMBER_LEASE;
+        let before = self.members.get(&id).map(|holder| holder.member.process.incarnation);
+        if before.is_none_or(|before| before <= incarnation) {
+            self.changed |= before != Some(incarnation);
+            self.members.insert(id, Holder { member: renew.member, expires });
+        }
+        self.publish(now);
+        (self.list.epoch > renew.known).then(|| self.list.clone())
+    }
+
+    /// A member goes, and says so.
+    pub fn leave(&mut self, process: &Process, now: Moment) {
+        if self.members.get(&process.id).is_some_and(|holder| holder.member.process == *process) {
+            self.members.remove(&process.id);
+            self.changed = true;
+        }
+        self.publish(now);
+    }
+
+    /// Time has passed: ends leases. Call it a few times a second. Returns the list if it
+    /// changed, to be published to all.
+    pub fn tick(&mut self, now: Moment) -> Option<MemberList> {
+        let before = self.list.epoch;
+        if self.gathering == Gathering::No
+            && !self.members.is_empty()
+            && self.members.values().all(|holder| holder.expires <= now)
+        {
+            self.gathering = Gathering::Waiting;
+        }
+        self.publish(now);
+        (self.list.epoch > before).then(|| self.list.clone())
+    }
+
+    /// The list as published; empty at [`Epoch::ZERO`] until the first one.
+    pub fn list(&self) -> &MemberList {
+        &self.list
+    }
+
+    /// Brings the published list in line with the leases, unless they are being gathered.
+    fn publish(&mut self, now: Moment) {
+        match self.gathering {
+            Gathering::Waiting => return,
+            Gathering::Until(until) if now < until => return,
+            Gathering::Until(_) => self.gathering = Gathering::No,
+            Gathering::No => {}
+        }
+        let before = self.members.len();
+        self.members.retain(|_, holder| holder.expires > now);
+        if !self.changed && self.members.len() == before {
+            return;
+        }
+        self.changed = false;
+        self.epoch.number += 1;
+        let members = self.members.values().map(|holder| holder.member.clone());
+        self.list = MemberList { epoch: self.epoch, members: members.collect() };
+    }
+}
+
+/// How the epoch of a message stands to ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The sender goes by the same list.
+    Same,
+    /// The sender's list is older: what it says as an owner is refused, and it is sent ours.
+    Older(MemberList),
+    /// The sender's list is newer: it is asked for it.
+    Newer,
+}
+
+/// A member's side: renews, and goes by the newest list it ever saw, from whomever.
+#[derive(Debug)]
+pub struct Membership {
+    me: Member,
+    list: MemberList,
+    next_renew: Moment,
+    answered: Option<Moment>,
+}
+
+impl Membership {
+    /// A member that knows no list yet.
+    pub fn new(me: Member) -> Self {
+        Self { me, list: MemberList::default(), next_renew: Moment::ZERO, answered: None }
+    }
+
+    /// This process.
+    pub fn me(&self) -> &Process {
+        &self.me.process
+    }
+
+    /// The list to go by.
+    pub fn list(&self) -> &MemberList {
+        &self.list
+    }
+
+    /// Time has passed. Returns the renewal that is due, for telemetry.
+    pub fn tick(&mut self, now: Moment) -> Option<Renew> {
+        if now < self.next_renew {
+            return None;
+        }
+        self.next_renew = now + RENEW_EVERY;
+        Some(Renew { member: self.me.clone(), known: self.list.epoch })
+    }
+
+    /// Telemetry answered a renewal. Returns whether the list is another now.
+    pub fn renewed(&mut self, list: Option<MemberList>, now: Moment) -> bool {
+        self.answered = Some(now);
+        list.is_some_and(|list| self.adopt(list))
+    }
+
+    /// A list was published, or a peer sent its own. Returns whether the list is another now.
+    pub fn adopt(&mut self, list: MemberList) -> bool {
+        let newer = list.epoch > self.list.epoch;
+        if newer {
+            self.list = list;
+        }
+        newer
+    }
+
+    /// How a message that carries `epoch` stands to our list.
+    pub fn standing(&self, epoch: Epoch) -> Standing {
+        match epoch.cmp(&self.list.epoch) {
+            std::cmp::Ordering::Less => Standing::Older(self.list.clone()),
+            std::cmp::Ordering::Equal => Standing::Same,
+            std::cmp::Ordering::Greater => Standing::Newer,
+        }
+    }
+
+    /// How long telemetry has not answered; `None` if it never did.
+    pub fn telemetry_silent_for(&self, now: Moment) -> Option<Duration> {
+        self.answered.map(|at| now.since(at))
+    }
+}
+
+#[cfg(test)]
+mod tests;
