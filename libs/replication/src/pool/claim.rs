@@ -110,31 +110,35 @@ impl<S: Replicated> Pool<S> {
         now: Moment,
     ) -> Vec<OutputOf<S>> {
         let send = |message| Output::Send(To::One(from.clone()), message);
-        match &self.role {
-            Role::Following(_) => Vec::new(),
-            // The answer was lost.
-            Role::Released(publisher, successor) => {
-                let release = PoolMessage::Release { position: publisher.position() };
-                (successor == from).then(|| send(release)).into_iter().collect()
-            }
-            Role::Serving(publisher) => {
-                let comes_first = match (self.place(from), self.place(&self.me)) {
-                    (Some(theirs), Some(ours)) => theirs < ours,
-                    (theirs, ours) => theirs.is_some() && ours.is_none(),
-                };
-                let Some(position) = position.filter(|p| comes_first && publisher.is_nearly_at(p))
-                else {
-                    return vec![send(publisher.heartbeat(&self.state))];
-                };
-                let mut outputs = Vec::new();
-                if position.seq < publisher.position().seq {
-                    outputs.extend(publisher.repair(position.seq + 1).into_iter().map(send));
-                }
-                outputs.push(send(PoolMessage::Release { position: publisher.position() }));
-                outputs.push(Output::SteppedDown);
-                self.release(from.clone(), now);
-                outputs
-            }
+        let (publisher, is_due) = match &self.role {
+            Role::Following(_) => return Vec::new(),
+            // It asks again: the answer was lost, or came before the changes.
+            Role::Released(publisher, successor) => (publisher, successor == from),
+            Role::Serving(publisher) => (publisher, self.comes_before_us(from)),
+        };
+        if !is_due && !self.is_serving() {
+            return Vec::new();
+        }
+        let Some(position) = position.filter(|p| is_due && publisher.is_nearly_at(p)) else {
+            return vec![send(publisher.heartbeat(&self.state))];
+        };
+        let mut outputs = Vec::new();
+        if position.seq < publisher.position().seq {
+            outputs.extend(publisher.repair(position.seq + 1).into_iter().map(send));
+        }
+        outputs.push(send(PoolMessage::Release { position: publisher.position() }));
+        if self.is_serving() {
+            outputs.push(Output::SteppedDown);
+            self.release(from.clone(), now);
+        }
+        outputs
+    }
+
+    /// Whether another router should rather own the pool, by our list.
+    fn comes_before_us(&self, other: &Process) -> bool {
+        match (self.place(other), self.place(&self.me)) {
+            (Some(theirs), Some(ours)) => theirs < ours,
+            (theirs, ours) => theirs.is_some() && ours.is_none(),
         }
     }
 
@@ -154,6 +158,13 @@ impl<S: Replicated> Pool<S> {
             }
             _ => false,
         };
-        if is_ours { self.take_over(now) } else { Vec::new() }
+        if is_ours {
+            return self.take_over(now);
+        }
+        // It is ours as soon as the changes that are missing are here.
+        if let Some(candidacy) = &mut self.candidacy {
+            candidacy.heard_owner(now);
+        }
+        Vec::new()
     }
 }
