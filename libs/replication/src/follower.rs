@@ -88,6 +88,11 @@ impl<S: Replicated> Follower<S> {
                 ..Self::at(Some(Position { stream: stream.clone(), seq: 0 }))
             };
         }
+        if self.loading.take().is_some() {
+            // What was being loaded is another stream's.
+            self.early.clear();
+            self.newest = 0;
+        }
         let applied = self.seq_in(stream).unwrap_or_default();
         self.newest = self.newest.max(beat.seq);
         if beat.seq >= applied {
@@ -237,7 +242,15 @@ impl<S: Replicated> Follower<S> {
         *state = loading.state;
         self.position = Some(Position { stream: loading.stream, seq: part.snapshot });
         self.early = self.early.split_off(&(part.snapshot + 1));
-        self.drain(state, now)
+        let mut outputs = self.drain(state, now);
+        // What was dropped while it was loaded.
+        if let Some(position) = self.position.clone()
+            && outputs.is_empty()
+            && self.newest > position.seq
+        {
+            outputs.push(self.ask_repair(position.stream, position.seq + 1));
+        }
+        outputs
     }
 
     /// Time has passed: asks again for a part that did not come.

@@ -79,9 +79,11 @@ pub struct Reign {
 }
 
 impl Reign {
-    /// The reign of `owner` that follows `before`, the highest it knows of.
-    pub(crate) fn after(before: Option<&Reign>, epoch: Epoch, owner: Process) -> Reign {
-        let (least, turn) = before.map_or((Epoch::ZERO, 0), |r| (r.epoch, r.stream.turn));
+    /// The reign of `owner` that follows `before`, the highest it knows of. `turn` is the
+    /// highest turn it knows of, which may be that of a lower reign: no owner names two streams
+    /// the same.
+    pub(crate) fn after(before: Option<&Reign>, turn: u64, epoch: Epoch, owner: Process) -> Reign {
+        let least = before.map_or(Epoch::ZERO, |reign| reign.epoch);
         Reign { epoch: epoch.max(least), stream: Stream { turn: turn + 1, owner } }
     }
 }

@@ -34,6 +34,8 @@ pub struct Pool<S: Replicated> {
     role: Role<S>,
     /// The highest reign that was heard of, and when its owner was heard last.
     seen: Option<(Reign, Moment)>,
+    /// The highest turn of any reign that was heard of.
+    highest_turn: u64,
     candidacy: Option<Candidacy>,
     /// When an edge asked here last, as it found nobody better.
     asked: Option<Moment>,
@@ -61,6 +63,7 @@ impl<S: Replicated> Pool<S> {
             state,
             role: Role::Following(Follower::at(None)),
             seen: None,
+            highest_turn: 0,
             candidacy: None,
             asked: None,
         }
@@ -200,6 +203,7 @@ impl<S: Replicated> Pool<S> {
     }
 
     fn on_heartbeat(&mut self, from: &Process, beat: Heartbeat, now: Moment) -> Vec<OutputOf<S>> {
+        self.highest_turn = self.highest_turn.max(beat.reign.stream.turn);
         if let Role::Serving(publisher) = &self.role
             && beat.reign < publisher.reign
         {
@@ -237,6 +241,7 @@ impl<S: Replicated> Pool<S> {
 
     /// Takes note of a reign; steps down if it is higher than ours.
     fn on_higher_reign(&mut self, reign: &Reign, now: Moment) -> Vec<OutputOf<S>> {
+        self.highest_turn = self.highest_turn.max(reign.stream.turn);
         if self.seen.as_ref().is_none_or(|(seen, _)| seen <= reign) {
             self.seen = Some((reign.clone(), now));
         }

@@ -19,6 +19,9 @@ pub const REPAIR_BATCH: u64 = 256;
 /// A snapshot that nobody fetched a part of for so long is dropped.
 const SNAPSHOT_KEPT: Duration = Duration::from_secs(5);
 
+/// Who begins to fetch is given a snapshot that was made for another within this time.
+const SNAPSHOT_SHARED: Duration = Duration::from_secs(1);
+
 /// How much an owner keeps for followers that missed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLimits {
@@ -51,6 +54,7 @@ pub(crate) struct Publisher<S: Replicated> {
 struct Snapshot<S: Replicated> {
     seq: u64,
     chunks: Vec<S::Chunk>,
+    made: Moment,
     fetched: Moment,
 }
 
@@ -152,12 +156,11 @@ impl<S: Replicated> Publisher<S> {
     ) -> MessageOf<S> {
         let usable = self.snapshot.as_ref().is_some_and(|s| match wanted {
             Some(seq) => s.seq == seq,
-            // One that the ring no longer leads on from is of no use to somebody who begins.
-            None => self.reaches(s.seq),
+            None => self.reaches(s.seq) && now.since(s.made) < SNAPSHOT_SHARED,
         });
         if !usable {
-            self.snapshot =
-                Some(Snapshot { seq: self.seq, chunks: state.snapshot(), fetched: now });
+            let chunks = state.snapshot();
+            self.snapshot = Some(Snapshot { seq: self.seq, chunks, made: now, fetched: now });
         }
         let stream = self.reign.stream.clone();
         let Some(snapshot) = &mut self.snapshot else {

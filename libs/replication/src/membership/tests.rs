@@ -1,1 +1,168 @@
+use domain::{Incarnation, Moment};
+use proptest::prelude::*;
 
+use super::*;
+use crate::member::Role;
+
+fn at(millis: u64) -> Moment {
+    Moment::from_nanos(millis * 1_000_000)
+}
+
+fn member(name: &str, incarnation: u64) -> Member {
+    let process = Process { id: name.into(), incarnation: Incarnation(incarnation) };
+    Member { process, role: Role::Router }
+}
+
+fn renew(name: &str, incarnation: u64, known: Epoch) -> Renew {
+    Renew { member: member(name, incarnation), known }
+}
+
+fn names(list: &MemberList) -> Vec<String> {
+    list.members.iter().map(|m| format!("{:?}", m.process)).collect()
+}
+
+/// A registrar that has published a list of these, each renewed at 2.9 s.
+fn with_members(members: &[&str]) -> Registrar {
+    let mut registrar = Registrar::new(1, at(0));
+    for name in members {
+        registrar.renew(renew(name, 1, Epoch::ZERO), at(2900));
+    }
+    registrar.tick(at(3000)).expect("the first list");
+    registrar
+}
+
+#[test]
+fn the_first_list_waits_until_everyone_had_time_to_renew() {
+    let mut registrar = Registrar::new(1, at(0));
+    assert_eq!(registrar.renew(renew("a", 1, Epoch::ZERO), at(100)), None);
+    assert_eq!(registrar.tick(at(2999)), None);
+    registrar.renew(renew("b", 1, Epoch::ZERO), at(2999));
+    registrar.renew(renew("a", 1, Epoch::ZERO), at(2999));
+    let list = registrar.tick(at(3000)).expect("a list");
+    assert_eq!(names(&list), ["a.1", "b.1"]);
+    assert_eq!(list.epoch, Epoch { term: 1, number: 1 });
+    assert_eq!(registrar.tick(at(3100)), None, "it is published once");
+}
+
+#[test]
+fn a_member_that_does_not_renew_is_off_the_list_and_one_that_does_stays() {
+    let mut registrar = with_members(&["a", "b"]);
+    let known = registrar.list().epoch;
+    assert_eq!(registrar.renew(renew("a", 1, known), at(5000)), None, "nothing new");
+    assert_eq!(registrar.tick(at(5899)), None);
+    let list = registrar.tick(at(5900)).expect("b's lease has ended");
+    assert_eq!(names(&list), ["a.1"]);
+    assert!(list.epoch > known);
+}
+
+#[test]
+fn whoever_goes_by_another_list_is_answered_with_the_newest() {
+    let mut registrar = with_members(&["a", "b"]);
+    let answer = registrar.renew(renew("a", 1, Epoch::ZERO), at(3100)).expect("the list");
+    assert_eq!(&answer, registrar.list());
+}
+
+#[test]
+fn a_restarted_member_is_another_process_and_the_earlier_one_stays_out() {
+    let mut registrar = with_members(&["a", "b"]);
+    let list = registrar.renew(renew("a", 2, Epoch::ZERO), at(3100)).expect("a new list");
+    assert_eq!(names(&list), ["a.2", "b.1"]);
+    let epoch = list.epoch;
+    registrar.renew(renew("a", 1, epoch), at(3200));
+    assert_eq!((names(registrar.list()), registrar.list().epoch), (names(&list), epoch));
+    registrar.leave(&member("a", 1).process, at(3300));
+    assert_eq!(registrar.list().epoch, epoch, "only the process itself can leave");
+    registrar.leave(&member("a", 2).process, at(3300));
+    assert_eq!(names(registrar.list()), ["b.1"]);
+}
+
+#[test]
+fn a_restarted_telemetry_lets_the_list_stand_and_then_publishes_a_higher_epoch() {
+    let before = with_members(&["a", "b", "c"]).list().clone();
+    let mut registrar = Registrar::new(2, at(10_000));
+    assert_eq!(registrar.renew(renew("a", 1, before.epoch), at(10_500)), None);
+    registrar.renew(renew("b", 1, before.epoch), at(11_000));
+    assert_eq!(registrar.tick(at(12_999)), None, "c still has time");
+    let list = registrar.tick(at(13_000)).expect("c had its time");
+    assert_eq!(names(&list), ["a.1", "b.1"]);
+    assert!(list.epoch > before.epoch);
+}
+
+#[test]
+fn a_term_that_was_given_before_is_raised_above_what_members_know() {
+    let known = Epoch { term: 7, number: 3 };
+    let mut registrar = Registrar::new(7, at(0));
+    registrar.renew(renew("a", 1, known), at(100));
+    let list = registrar.tick(at(3000)).expect("a list");
+    assert!(list.epoch > known, "{list:?}");
+    assert_eq!(list.epoch.term, 8);
+}
+
+#[test]
+fn when_all_fall_silent_the_list_stands_until_they_had_time_again() {
+    let mut registrar = with_members(&["a", "b"]);
+    let before = registrar.list().clone();
+    assert_eq!(registrar.tick(at(60_000)), None, "it is telemetry that is cut off");
+    registrar.renew(renew("a", 1, before.epoch), at(61_000));
+    assert_eq!(registrar.tick(at(63_900)), None);
+    assert_eq!(registrar.list(), &before);
+    registrar.renew(renew("a", 1, before.epoch), at(63_950));
+    let list = registrar.tick(at(64_000)).expect("b did not come back");
+    assert_eq!(names(&list), ["a.1"]);
+}
+
+#[test]
+fn a_member_renews_three_times_within_its_lease_and_keeps_the_newest_list() {
+    let mut membership = Membership::new(member("a", 1));
+    let due: Vec<u64> =
+        (0..3000).step_by(50).filter(|ms| membership.tick(at(*ms)).is_some()).collect();
+    assert_eq!(due, [0, 1000, 2000]);
+    let list = |number| MemberList { epoch: Epoch { term: 1, number }, members: [].into() };
+    assert_eq!(membership.telemetry_silent_for(at(0)), None);
+    assert!(membership.renewed(Some(list(5)), at(2100)));
+    assert!(!membership.adopt(list(5)) && !membership.adopt(list(4)));
+    assert_eq!(membership.list().epoch.number, 5);
+    assert!(membership.adopt(list(6)), "from a peer, with telemetry gone");
+    assert_eq!(membership.telemetry_silent_for(at(9100)), Some(Duration::from_secs(7)));
+    assert_eq!(membership.standing(Epoch { term: 1, number: 5 }), Standing::Older(list(6)));
+    assert_eq!(membership.standing(Epoch { term: 1, number: 6 }), Standing::Same);
+    assert_eq!(membership.standing(Epoch { term: 2, number: 0 }), Standing::Newer);
+}
+
+proptest! {
+    /// Against the definition: a list has exactly those that renewed within the last lease, as
+    /// long as somebody did and everybody had the time to.
+    #[test]
+    fn the_list_is_who_renewed_within_the_lease(
+        steps in prop::collection::vec((0_usize..4, 0_u64..400), 1..200),
+    ) {
+        let mut registrar = Registrar::new(1, at(0));
+        let mut renewed: [Option<u64>; 4] = [None; 4];
+        let (mut now, mut gathering) = (0, Some(3000));
+        let mut epoch = Epoch::ZERO;
+        for (who, wait) in steps {
+            // Every tick in between, as a service does it.
+            for step in (now..now + wait).step_by(50) {
+                registrar.tick(at(step));
+            }
+            now += wait;
+            registrar.tick(at(now));
+            let live = |at: Option<u64>| at.is_some_and(|at| now < at + 3000);
+            let all_silent = renewed.iter().any(Option::is_some) && !renewed.iter().any(|r| live(*r));
+            if all_silent && gathering.is_none_or(|until| until <= now) {
+                gathering = Some(now + 3000);
+            }
+            renewed[who] = Some(now);
+            let name = ["a", "b", "c", "d"][who];
+            registrar.renew(renew(name, 1, epoch), at(now));
+            prop_assert!(registrar.list().epoch >= epoch);
+            epoch = registrar.list().epoch;
+            if gathering.is_none_or(|until| until <= now) {
+                gathering = None;
+                let live = |at: Option<u64>| at.is_some_and(|at| now < at + 3000);
+                let expected: Vec<_> = (0..4).filter(|i| live(renewed[*i])).collect();
+                prop_assert_eq!(registrar.list().members.len(), expected.len());
+            }
+        }
+    }
+}

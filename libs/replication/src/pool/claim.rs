@@ -93,7 +93,8 @@ impl<S: Replicated> Pool<S> {
     fn take_over(&mut self, now: Moment) -> Vec<OutputOf<S>> {
         let since = self.position();
         let before = self.seen.as_ref().map(|(reign, _)| reign);
-        let reign = Reign::after(before, self.list.epoch, self.me.clone());
+        let reign = Reign::after(before, self.highest_turn, self.list.epoch, self.me.clone());
+        self.highest_turn = reign.stream.turn;
         let warm = since.is_some();
         self.seen = Some((reign.clone(), now));
         self.candidacy = None;

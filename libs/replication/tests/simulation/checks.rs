@@ -34,6 +34,8 @@ pub(crate) struct Checks {
     /// To whom a pool was handed, the last state, by whom and when.
     released: BTreeMap<PoolId, (Process, Position, Node, Moment)>,
     corrupted: BTreeSet<(Process, PoolId)>,
+    /// When a router last took a snapshot as its state was damaged.
+    repaired: BTreeMap<(Process, PoolId), Moment>,
     both_serve: BTreeMap<(PoolId, usize, usize), Moment>,
     reigns: BTreeMap<PoolId, (Stream, Moment)>,
     seqs: BTreeMap<PoolId, VecDeque<(Moment, Position)>>,
@@ -149,13 +151,21 @@ impl Checks {
             Event::TookOver { pool, warm } => {
                 world.log(|| format!("{me:?} takes over {pool:?} warm={warm}"));
                 self.count(if *warm { "warm takeovers" } else { "cold takeovers" });
-                self.corrupted.remove(&(me.clone(), pool.clone()));
+                if self.corrupted.remove(&(me.clone(), pool.clone())) {
+                    // What an owner has is right by definition: now the others differ.
+                    let others = world.routers.iter().flatten().map(|r| r.membership.me().clone());
+                    let others = others.filter(|other| other != me);
+                    self.corrupted.extend(others.map(|other| (other, pool.clone())));
+                }
                 let before = self.positions.get(&(me.clone(), pool.clone())).cloned();
                 assert_eq!(*warm, before.is_some(), "{me:?} at {before:?}");
                 let released = self.released.remove(pool);
                 if let Some((_, last, by, at)) = released.filter(|(to, ..)| to == me) {
                     let linked = self.linked_for(by, Node::of(me), world.now);
-                    if linked > world.now.since(at) {
+                    // One that heard of a higher reign meanwhile has followed that.
+                    let turn = |position: &Position| position.stream.turn;
+                    let is_last = before.as_ref().is_none_or(|p| turn(p) <= turn(&last));
+                    if linked > world.now.since(at) && is_last {
                         self.count("handovers");
                         assert_eq!(before, Some(last), "a handover that loses changes");
                     }
@@ -179,7 +189,9 @@ impl Checks {
                     replication::ResyncReason::Checksum => "snapshots for a checksum",
                 });
                 if *reason == replication::ResyncReason::Checksum {
-                    let corrupted = self.corrupted.contains(&(me.clone(), pool.clone()));
+                    let key = (me.clone(), pool.clone());
+                    let corrupted = self.corrupted.contains(&key);
+                    self.repaired.insert(key, world.now);
                     assert!(corrupted, "{me:?}: a checksum differs though nothing was damaged");
                 }
             }
@@ -293,7 +305,9 @@ impl Checks {
             let stable = [me, router.membership.me()].map(|p| now.since(self.lists_since[p]));
             let heard = self.linked_for(Node::Router(owner), Node::Router(i), now);
             let heard = heard.min(now.since(self.bus_down)).min(now.since(since));
-            if heard.min(stable[0]).min(stable[1]) < IN_STEP_AFTER {
+            let repaired = self.repaired.get(&(me.clone(), pool.clone()));
+            let whole = now.since(repaired.copied().unwrap_or_default());
+            if heard.min(stable[0]).min(stable[1]).min(whole) < IN_STEP_AFTER {
                 continue;
             }
             let Some((_, then)) = self.seqs[pool].front() else { continue };
@@ -307,6 +321,10 @@ impl Checks {
     /// Leases are the streams that live, but for what is under way or out of reach.
     fn leases(&mut self, world: &World, pool: &PoolId, owner: usize, since: Moment) {
         let now = world.now;
+        // One that stands still ends nothing.
+        if self.linked_for(Node::Router(owner), Node::Router(owner), now) < LAG {
+            return;
+        }
         let router = world.routers[owner].as_ref().unwrap();
         let book = &router.pools[pool].pool.state().book;
         let mut found = BTreeSet::new();

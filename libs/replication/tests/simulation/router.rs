@@ -141,7 +141,6 @@ impl Router {
                 Output::TookOver { warm } => {
                     self.events.push(Event::TookOver { pool: id.clone(), warm });
                     let served = self.pools.get_mut(id).unwrap();
-                    served.pool.state().accept();
                     served.sessions = Sessions::take_over(&served.pool.state().book, now);
                     self.reconcile(id, sent);
                 }

@@ -21,7 +21,7 @@ pub(crate) enum Delta {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Chunk {
-    Turn(u64),
+    Turn { turn: u64, damage: u64 },
     Rank { rank: RankId, blocks: Vec<(BlockKey, u64)> },
     Leases(Vec<(LeaseKey, Lease)>),
 }
@@ -66,13 +66,9 @@ impl PoolState {
 
     /// Makes this state differ, as a fault of memory would; whether that shows.
     pub(crate) fn corrupt(&self) -> bool {
-        self.damage.set(self.damage.get() + 1);
-        self.book.ranks().next().is_some()
-    }
-
-    /// What an owner has is right by definition.
-    pub(crate) fn accept(&self) {
-        self.damage.set(0);
+        let shows = self.book.ranks().next().is_some();
+        self.damage.set(self.damage.get() + u64::from(shows));
+        shows
     }
 }
 
@@ -100,7 +96,7 @@ impl Replicated for PoolState {
     }
 
     fn snapshot(&self) -> Vec<Chunk> {
-        let mut chunks = vec![Chunk::Turn(self.turn)];
+        let mut chunks = vec![Chunk::Turn { turn: self.turn, damage: self.damage.get() }];
         for rank in self.book.ranks() {
             let cache = self.caches.get(rank).cloned().unwrap_or_default();
             let blocks: Vec<_> = cache.into_iter().collect();
@@ -122,7 +118,10 @@ impl Replicated for PoolState {
 
     fn load(&mut self, chunk: Chunk) {
         match chunk {
-            Chunk::Turn(turn) => self.turn = turn,
+            Chunk::Turn { turn, damage } => {
+                self.turn = turn;
+                self.damage.set(damage);
+            }
             Chunk::Rank { rank, blocks } => {
                 self.book.apply(&LeaseChange::RankAdded { rank: rank.clone() });
                 if !blocks.is_empty() {
