@@ -74,6 +74,11 @@ impl<S: Replicated> Pool<S> {
         &self.id
     }
 
+    /// The process that this is a part of.
+    pub fn process(&self) -> &Process {
+        &self.me
+    }
+
     /// The state: the owner's own, or the copy of it.
     pub fn state(&self) -> &S {
         &self.state
@@ -113,10 +118,8 @@ impl<S: Replicated> Pool<S> {
         }
     }
 
-    /// Makes a change and publishes it. Only the owner can.
-    ///
-    /// # Panics
-    /// Never; on a router that does not serve the change is not made, and nothing is returned.
+    /// Makes a change; returns what publishes it. On a router that does not serve the change is
+    /// not made, and nothing is returned.
     pub fn change(&mut self, delta: S::Delta) -> Option<OutputOf<S>> {
         let Role::Serving(publisher) = &mut self.role else { return None };
         self.state.apply(&delta);
