@@ -13,6 +13,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("kv-index", &["domain"]),
     ("scheduling", &["domain", "kv-index"]),
+    ("replication", &["domain"]),
     ("tokenization", &["domain"]),
     ("openai-api", &["domain"]),
     ("engine", &["domain"]),
@@ -50,8 +51,16 @@ const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle"];
 
 /// Crates that only pure code must not know: it is synchronous and takes `now`.
 const RUNTIME_CRATES: &[&str] = &["tokio", "tokio-stream", "tokio-util"];
-const PURE_LIBRARIES: &[&str] =
-    &["domain", "kv-index", "scheduling", "tokenization", "openai-api", "engine", "sim"];
+const PURE_LIBRARIES: &[&str] = &[
+    "domain",
+    "kv-index",
+    "scheduling",
+    "replication",
+    "tokenization",
+    "openai-api",
+    "engine",
+    "sim",
+];
 
 /// Buses and stores, with the crates that may know each.
 const BACKING_CRATES: &[(&str, &[&str])] = &[

@@ -343,9 +343,9 @@ impl Link {
 
 proptest! {
     /// Whatever is lost, repeated or reordered, and whether the owner changes in between: one
-    /// audit and one resume on a quiet line make the leases what the edge holds.
+    /// resume on a quiet line makes the leases what the edge holds.
     #[test]
-    fn one_quiet_audit_settles_everything(
+    fn one_quiet_resume_settles_everything(
         steps in prop::collection::vec((0_u8..14, any::<usize>(), 0_u8..10), 0..150),
     ) {
         let mut link = Link::new();
