@@ -81,6 +81,8 @@ impl Checks {
             return self.same_list(list);
         }
         self.count("lists");
+        // When nobody renews, it is telemetry that is cut off.
+        assert!(!list.members.is_empty(), "nobody is on {list:?}");
         assert!(now.since(self.telemetry_started) >= MEMBER_LEASE, "{list:?} comes too early");
         for (process, renewed) in self.renewed.values() {
             let lives = now.since(*renewed) < MEMBER_LEASE;
@@ -386,6 +388,7 @@ impl Checks {
             assert!(owner.is_serving(), "{owner:?} should own it");
             assert_eq!(owner.position(), standby.position());
             assert_eq!(owner.state().content(), standby.state().content());
+            assert_eq!(owner.state().checksums(), standby.state().checksums(), "damage stays");
             assert_eq!(at_place(2).position(), None, "only owner and standby hold the state");
             assert_eq!(owner.state().book.iter().count(), 0, "{owner:?} holds leases");
             for rank in owner.state().book.ranks() {

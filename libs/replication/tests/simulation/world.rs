@@ -507,7 +507,8 @@ impl World {
         );
         match self.rng.random_range(0..12) {
             0 | 1 => self.crash_for(router, lasts),
-            2 => self.crash_for(edge, lasts),
+            // Long enough for its leases to end before it is back.
+            2 => self.crash_for(edge, (lasts * 3).min(at(FAULTS_UNTIL).since(self.now))),
             3 => self.crash_for(Node::Telemetry, lasts),
             4 => self.engine_crash(engine, lasts),
             5 | 6 => self.cut(lasts),
