@@ -79,6 +79,8 @@ impl Registrar {
             self.epoch = Epoch { term: renew.known.term + 1, number: 0 };
             self.changed = true;
         }
+        // Before the asker is let in: it may be the first that is heard again.
+        self.notice_silence(now);
         if self.gathering == Gathering::Waiting {
             self.gathering = Gathering::Until(now + MEMBER_LEASE);
         }
@@ -106,12 +108,6 @@ impl Registrar {
     /// changed, to be published to all.
     pub fn tick(&mut self, now: Moment) -> Option<MemberList> {
         let before = self.list.epoch;
-        if self.gathering == Gathering::No
-            && !self.members.is_empty()
-            && self.members.values().all(|holder| holder.expires <= now)
-        {
-            self.gathering = Gathering::Waiting;
-        }
         self.publish(now);
         (self.list.epoch > before).then(|| self.list.clone())
     }
@@ -121,14 +117,30 @@ impl Registrar {
         &self.list
     }
 
+    /// Whether the published list follows the leases at `now`.
+    fn follows(&self, now: Moment) -> bool {
+        match self.gathering {
+            Gathering::No => true,
+            Gathering::Waiting => false,
+            Gathering::Until(until) => until <= now,
+        }
+    }
+
+    /// When no lease is left that has not ended, the list stands.
+    fn notice_silence(&mut self, now: Moment) {
+        let mut holders = self.members.values();
+        if self.follows(now) && !self.members.is_empty() && holders.all(|h| h.expires <= now) {
+            self.gathering = Gathering::Waiting;
+        }
+    }
+
     /// Brings the published list in line with the leases, unless they are being gathered.
     fn publish(&mut self, now: Moment) {
-        match self.gathering {
-            Gathering::Waiting => return,
-            Gathering::Until(until) if now < until => return,
-            Gathering::Until(_) => self.gathering = Gathering::No,
-            Gathering::No => {}
+        self.notice_silence(now);
+        if !self.follows(now) {
+            return;
         }
+        self.gathering = Gathering::No;
         let before = self.members.len();
         self.members.retain(|_, holder| holder.expires > now);
         if !self.changed && self.members.len() == before {

@@ -129,6 +129,21 @@ fn a_member_renews_three_times_within_its_lease_and_keeps_the_newest_list() {
     assert_eq!(membership.standing(Epoch { term: 2, number: 0 }), Standing::Newer);
 }
 
+#[test]
+fn who_is_heard_first_after_a_silence_does_not_become_the_list() {
+    let mut registrar = with_members(&["a", "b"]);
+    let before = registrar.list().clone();
+    // No tick saw the silence.
+    registrar.renew(renew("a", 1, before.epoch), at(60_000));
+    assert_eq!(registrar.list(), &before);
+    // And it is silent again, when the others' time is over.
+    assert_eq!(registrar.tick(at(63_000)), None);
+    registrar.renew(renew("b", 1, before.epoch), at(64_000));
+    registrar.renew(renew("a", 1, before.epoch), at(65_000));
+    assert_eq!(registrar.tick(at(66_999)), None);
+    assert_eq!(registrar.list(), &before);
+}
+
 proptest! {
     /// Against the definition: a list has exactly those that renewed within the last lease, as
     /// long as somebody did and everybody had the time to.

@@ -11,13 +11,18 @@ use replication::{
 
 use crate::messages::{Fleet, Node};
 use crate::router::{Event, Router};
-use crate::world::{REST_FROM, World, at, nodes, pools};
+use crate::world::{REST_FROM, TRAFFIC_UNTIL, World, at, nodes, pools};
 
 /// Two owners that hear each other are one after this time.
 const TWO_OWNERS: Duration = Duration::from_millis(1500);
+/// A pool that somebody asks for is served after this time.
+const SERVED_AFTER: Duration = Duration::from_secs(3);
 /// A standby that hears its owner is in step after this time, and lags no more than the second.
 const IN_STEP_AFTER: Duration = Duration::from_secs(4);
 const LAG: Duration = Duration::from_millis(1500);
+
+/// The first list, and the first requests, are there after this time.
+const FIRST_LIST: Duration = Duration::from_secs(5);
 
 type Checksums = Vec<(RankId, u64)>;
 
@@ -40,6 +45,8 @@ pub(crate) struct Checks {
     repaired: BTreeMap<(Process, PoolId), Moment>,
     both_serve: BTreeMap<(PoolId, usize, usize), Moment>,
     reigns: BTreeMap<PoolId, (Stream, Moment)>,
+    /// When a pool was served last.
+    served: BTreeMap<PoolId, Moment>,
     seqs: BTreeMap<PoolId, VecDeque<(Moment, Position)>>,
     lists_since: BTreeMap<Process, Moment>,
     // Connections.
@@ -266,6 +273,11 @@ impl Checks {
         if now >= at(REST_FROM) {
             assert_eq!(serving.len(), 1, "owners of {pool:?}: {serving:?}");
         }
+        if serving.is_empty() {
+            self.unserved(world, pool);
+        } else {
+            self.served.insert(pool.clone(), now);
+        }
         let [owner] = serving[..] else {
             self.reigns.remove(pool);
             return;
@@ -286,6 +298,32 @@ impl Checks {
         }
         self.standby(world, pool, owner, since);
         self.leases(world, pool, owner, since);
+    }
+
+    /// Nobody serves a pool. That may be while nobody asks, or hears who would.
+    fn unserved(&mut self, world: &World, pool: &PoolId) {
+        let now = world.now;
+        self.count("samples without an owner");
+        if now >= at(TRAFFIC_UNTIL) {
+            return;
+        }
+        let routers = (0..world.routers.len()).map(Node::Router).filter(|r| world.is_up(*r));
+        let edges = (0..world.edges.len()).map(Node::Edge).filter(|e| world.is_up(*e));
+        let all: Vec<Node> = routers.chain(edges).collect();
+        let quiet = all.iter().flat_map(|a| all.iter().map(|b| self.linked_for(*a, *b, now))).min();
+        let lists = world.edges.iter().flatten().map(|edge| edge.membership.list());
+        let known = world.routers.iter().flatten().all(|router| {
+            let me = router.membership.me();
+            lists.clone().all(|list| list.routers().any(|p| p.id == me.id))
+                && router.membership.list().routers().any(|p| p.id == me.id)
+        });
+        let is_asked = known && world.edges.iter().flatten().count() > 0;
+        let is_there = world.routers.iter().flatten().count() > 0;
+        let since = now.since(self.served.get(pool).copied().unwrap_or_default());
+        let quiet = quiet.unwrap_or_default().min(since);
+        let began = now >= at(FIRST_LIST + SERVED_AFTER);
+        let unserved = is_asked && is_there && began && quiet >= SERVED_AFTER;
+        assert!(!unserved, "nobody serves {pool:?} for {since:?}");
     }
 
     fn two_owners(&mut self, world: &World, pool: &PoolId, i: usize, j: usize) {

@@ -24,7 +24,7 @@ const FAULTS_FROM: Duration = Duration::from_secs(5);
 const FAULTS_UNTIL: Duration = Duration::from_secs(35);
 /// From here on every pool has one owner.
 pub(crate) const REST_FROM: Duration = Duration::from_secs(41);
-const TRAFFIC_UNTIL: Duration = Duration::from_secs(45);
+pub(crate) const TRAFFIC_UNTIL: Duration = Duration::from_secs(45);
 const END: Duration = Duration::from_secs(66);
 
 pub(crate) fn pools() -> Vec<PoolId> {
