@@ -6,8 +6,8 @@ use std::time::Duration;
 use domain::{Incarnation, Moment, RankId};
 use proptest::prelude::*;
 use replication::{
-    CLAIM_WAIT, Epoch, HEARTBEAT_EVERY, Member, MemberId, MemberList, MessageOf, Output, Pool,
-    PoolId, PoolMessage, Process, Replicated, ResyncReason, RingLimits, Role, To, order,
+    CLAIM_WAIT, Epoch, HEARTBEAT_EVERY, Member, MemberId, MemberList, MessageOf, Output, OutputOf,
+    Pool, PoolId, PoolMessage, Process, Replicated, ResyncReason, RingLimits, Role, To, order,
 };
 
 /// A register of numbers; a delta sets one.
@@ -111,7 +111,7 @@ impl Routers {
         order(&PoolId::new(POOL), &self.list).into_iter().map(|p| p.id).collect()
     }
 
-    fn carry_out(&mut self, from: &MemberId, outputs: Vec<Output<(u64, u64), Vec<(u64, u64)>>>) {
+    fn carry_out(&mut self, from: &MemberId, outputs: Vec<OutputOf<Numbers>>) {
         for output in outputs {
             match output {
                 Output::Send(To::One(to), message) => {
