@@ -4,8 +4,14 @@ use domain::Moment;
 
 use super::{Coefficients, PrefillFit};
 
-/// A fit that learned nothing for so long, in seconds, while others did, is reconsidered.
+/// A fit that learned nothing for so long, in seconds, while others did, is reconsidered …
 const STALE_SECONDS: f64 = 3.0;
+/// … and one that rests on [`KNOWN_SAMPLES`] only after so long: a slow engine among fast ones is
+/// slow, and forgetting that every few seconds costs its callers.
+const KNOWN_STALE_SECONDS: f64 = 300.0;
+
+/// The first few requests of an engine are often slow (caches, compilation); these are no more.
+const KNOWN_SAMPLES: u64 = 16;
 
 /// Fits are compared by what they say of a prompt of this length.
 const TYPICAL_PROMPT_TOKENS: u32 = 1_000;
@@ -16,15 +22,17 @@ pub type FitOfRank<'a> = (&'a mut PrefillFit, &'a mut Option<Moment>);
 /// A rank that looks slow is not chosen, and what is not chosen is not measured: a few slow
 /// requests after its start would condemn it for good. So a rank that has nothing to do
 /// (`is_idle`), was not measured for a while, and looks slower than those that were, starts over
-/// from what they know. If it is slow indeed, the next prompt that tries it tells.
+/// from what they know: soon if it was measured a few times only, else once in a while. If it is slow indeed, the next prompt that tries it tells.
 pub fn reconsider<'a>(ranks: impl IntoIterator<Item = (FitOfRank<'a>, bool)>, now: Moment) {
     let mut stale = Vec::new();
     let mut fresh = Vec::new();
     for ((fit, measured_at), is_idle) in ranks {
-        match *measured_at {
-            Some(at) if now.seconds_since(at) <= STALE_SECONDS => fresh.push(fit.coefficients()),
-            Some(_) if is_idle => stale.push((fit, measured_at)),
-            _ => {}
+        let Some(age) = measured_at.map(|at| now.seconds_since(at)) else { continue };
+        let is_known = fit.samples() >= KNOWN_SAMPLES;
+        if age <= STALE_SECONDS {
+            fresh.push(fit.coefficients());
+        } else if is_idle && (!is_known || age > KNOWN_STALE_SECONDS) {
+            stale.push((fit, measured_at));
         }
     }
     let Some(common) = Coefficients::median(&fresh) else { return };
@@ -64,6 +72,21 @@ mod tests {
         assert_eq!(after(SLOW, [Some(18), Some(19)], true), SLOW);
         assert_eq!(after(SLOW, [Some(10), Some(19)], false), SLOW, "its sample is on the way");
         assert_eq!(after(SLOW, [None, Some(19)], true), SLOW, "it follows the prior anyway");
+    }
+
+    #[test]
+    fn a_rank_that_is_known_to_be_slow_is_not_forgotten_every_few_seconds() {
+        let mut known = PrefillFit::new(SLOW);
+        let shape = crate::Shape::prefill(1_000, 0);
+        (0..KNOWN_SAMPLES).for_each(|_| known.observe(&shape, SLOW.seconds(&shape)));
+        for (seconds, starts_over) in [(60.0, false), (KNOWN_STALE_SECONDS + 2.0, true)] {
+            let (mut slow, mut fast) = (known.clone(), PrefillFit::default());
+            let now = Moment::from_secs_f64(seconds);
+            let mut measured = [Some(Moment::from_secs_f64(1.0)), Some(now)];
+            let [first, second] = &mut measured;
+            reconsider([((&mut slow, first), true), ((&mut fast, second), true)], now);
+            assert_eq!(slow.coefficients() == Coefficients::DEFAULT, starts_over, "{seconds}");
+        }
     }
 
     #[test]
