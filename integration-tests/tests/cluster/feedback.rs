@@ -63,7 +63,8 @@ async fn a_cache_that_is_smaller_than_its_engine_tells_is_learned() {
 #[tokio::test]
 async fn a_cache_that_is_larger_than_its_engine_tells_is_learned() {
     let (capacity, off) = learned(LARGE, SMALL).await;
-    assert!((640.0..1_000.0).contains(&capacity), "{capacity}");
+    // As much as these requests can show: few documents lie further back.
+    assert!((480.0..1_000.0).contains(&capacity), "{capacity}");
     assert!(off < 0.1, "{off}");
 }
 
@@ -82,7 +83,8 @@ async fn a_cache_that_was_reset_is_believed_to_be_empty_after_a_run_of_misses() 
     }
     cluster.assert_idle().await;
     assert_eq!(ask(&client, 15).await, (0, 0));
-    assert!(ask(&client, 3).await.0 > 0);
+    let (predicted, cached) = ask(&client, 15).await;
+    assert!(predicted > 0 && predicted.abs_diff(cached) <= 16, "{predicted} {cached}");
     let purges = cluster.metrics().await;
     assert_eq!(purges.value("warmpath_router_purges_total", &[("scope", "rank")]), 1.0);
     cluster.stop().await;
