@@ -141,7 +141,12 @@ impl State {
         }
     }
 
-    fn prospects(&self, eligible: &[usize], prompt: Option<&Prompt>, now: Moment) -> Vec<Prospect> {
+    fn prospects(
+        &mut self,
+        eligible: &[usize],
+        prompt: Option<&Prompt>,
+        now: Moment,
+    ) -> Vec<Prospect> {
         eligible
             .iter()
             .map(|&at| {
@@ -165,7 +170,7 @@ impl State {
             .collect()
     }
 
-    fn prospect(&self, at: usize, prompt: &Prompt, queue_delay_seconds: f64) -> Prospect {
+    fn prospect(&mut self, at: usize, prompt: &Prompt, queue_delay_seconds: f64) -> Prospect {
         let profile = self.ranks[at].profile;
         let Fitting { unit, list, level } = Fitting::new(&profile, prompt);
         let level = level.unwrap_or(self.ranks[at].level);
