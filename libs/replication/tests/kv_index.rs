@@ -40,14 +40,11 @@ impl Mirror {
         let mut found = Vec::new();
         for prompt in prompts {
             self.index.match_prefix(prompt, &mut matches);
-            found.push(matches.iter().copied().collect::<Vec<_>>());
+            self.index.list_all(&mut matches);
+            found.push(matches.listed().to_vec());
         }
-        let of_rank = |slot: &Slot| {
-            // What is evicted for so many blocks tells of the order in which things go.
-            let evicted: Vec<u32> =
-                (0..40).map(|blocks| self.index.evictable_after(*slot, blocks)).collect();
-            (self.index.rank_stats(*slot), evicted)
-        };
+        // In which order things go shows in what later calls leave.
+        let of_rank = |slot: &Slot| self.index.rank_stats(*slot);
         let ranks: Vec<_> = self.slots.values().map(of_rank).collect();
         format!("{:?}", (found, ranks, self.index.stats(), self.bookings.len()))
     }
