@@ -16,7 +16,7 @@
 //! | [`OwnDecisions`] | every edge | decides when no router answers |
 //!
 //! # Members
-//! A service holds a lease of 3 s at telemetry and renews it every second. Telemetry publishes
+//! A service holds a lease of 3 s at telemetry and renews it every 900 ms. Telemetry publishes
 //! the live members under an [`Epoch`]: its own start (`term`) and a number that grows with every
 //! change. The list is not stored anywhere. After a start of telemetry, and when everybody falls
 //! silent at once, the list stands until all had one lease's time to renew.

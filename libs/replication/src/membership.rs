@@ -14,8 +14,9 @@ use crate::member::{Epoch, Member, MemberId, MemberList, Process};
 /// A member that was not heard for so long is off the list.
 pub const MEMBER_LEASE: Duration = Duration::from_secs(3);
 
-/// A member renews this often: two of three renewals may be lost.
-pub const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// A member renews this often: two renewals in a row may be lost, with time to spare for the
+/// third.
+pub const RENEW_EVERY: Duration = Duration::from_millis(900);
 
 /// A member asks telemetry for its lease, or to keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -320,7 +320,11 @@ impl Checks {
         let is_asked = known && world.edges.iter().flatten().count() > 0;
         let is_there = world.routers.iter().flatten().count() > 0;
         let since = now.since(self.served.get(pool).copied().unwrap_or_default());
-        let quiet = quiet.unwrap_or_default().min(since);
+        let edges = world.edges.iter().flatten().map(|edge| edge.membership.me());
+        let routers = world.routers.iter().flatten().map(|router| router.membership.me());
+        let listed = |p: &Process| now.since(self.lists_since.get(p).copied().unwrap_or(now));
+        let stable = edges.chain(routers).map(listed).min().unwrap_or_default();
+        let quiet = quiet.unwrap_or_default().min(since).min(stable);
         let began = now >= at(FIRST_LIST + SERVED_AFTER);
         let unserved = is_asked && is_there && began && quiet >= SERVED_AFTER;
         assert!(!unserved, "nobody serves {pool:?} for {since:?}");
