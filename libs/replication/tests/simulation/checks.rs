@@ -51,6 +51,8 @@ pub(crate) struct Checks {
     lists_since: BTreeMap<Process, Moment>,
     // Connections.
     unlinked: BTreeMap<(Node, Node), Moment>,
+    /// When a process of an edge was last connected to a router.
+    in_reach: BTreeMap<(Process, usize), Moment>,
     bus_down: Moment,
     // Leases.
     differs: BTreeMap<(PoolId, LeaseKey, Kind), Moment>,
@@ -247,6 +249,12 @@ impl Checks {
             self.bus_down = now;
         }
         for edge in world.edges.iter().flatten() {
+            let me = edge.membership.me();
+            for owner in 0..world.routers.len() {
+                if world.are_connected(Node::of(me), Node::Router(owner)) {
+                    self.in_reach.insert((me.clone(), owner), now);
+                }
+            }
             self.member(edge.membership.me(), edge.membership.list(), now);
         }
         for pool in pools() {
@@ -405,6 +413,9 @@ impl Checks {
             let linked = self.linked_for(node, Node::Router(owner), now);
             let linked = if knows { linked.min(age) } else { Duration::ZERO };
             assert!(linked < ORPHAN_TIME, "{key:?} for {linked:?} at r{owner}");
+            // Counted from when it was last there to be heard.
+            let heard = self.in_reach.get(&(key.1.edge.clone(), owner)).copied();
+            let age = age.min(now.since(heard.unwrap_or_default()));
             let most = SESSION_SILENCE + ORPHAN_TIME + Duration::from_secs(1);
             assert!(*kind == Kind::StreamWithoutLease || age < most, "{key:?} for {age:?}");
         }
