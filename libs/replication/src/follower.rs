@@ -80,7 +80,9 @@ impl<S: Replicated> Follower<S> {
             return Vec::new();
         }
         if self.seq_in(stream).is_none() {
-            if beat.since.is_none() || beat.since != self.position {
+            // A state that is being replaced may differ from what its position says.
+            let is_there = beat.since.is_some() && beat.since == self.position;
+            if !is_there || self.loading.is_some() {
                 return self.resync(stream.clone(), ResyncReason::NewStream, state, now);
             }
             *self = Self {
