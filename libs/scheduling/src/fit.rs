@@ -170,6 +170,11 @@ impl PrefillFit {
         self.samples
     }
 
+    /// Forgets what was learned and begins with `prior` again. The samples count on.
+    pub(crate) fn start_over(&mut self, prior: Coefficients) {
+        *self = Self { samples: self.samples, ..Self::new(prior) };
+    }
+
     /// Learns from a time of `seconds`, network excluded, that was spent on `shape`. Times that
     /// are not finite, not above zero or longer than an hour are ignored, and so is a time that
     /// was spent on nothing.
@@ -238,7 +243,7 @@ impl PrefillFit {
         self.slower = (self.slower + miss - CUSUM_SLACK).max(0.0);
         self.faster = (self.faster - miss - CUSUM_SLACK).max(0.0);
         if self.slower.max(self.faster) > CUSUM_LIMIT {
-            *self = Self { samples: self.samples, ..Self::new(self.coefficients) };
+            self.start_over(self.coefficients);
         }
     }
 }

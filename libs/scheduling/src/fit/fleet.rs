@@ -22,7 +22,9 @@ pub type FitOfRank<'a> = (&'a mut PrefillFit, &'a mut Option<Moment>);
 /// A rank that looks slow is not chosen, and what is not chosen is not measured: a few slow
 /// requests after its start would condemn it for good. So a rank that has nothing to do
 /// (`is_idle`), was not measured for a while, and looks slower than those that were, starts over
-/// from what they know: soon if it was measured a few times only, else once in a while. If it is slow indeed, the next prompt that tries it tells.
+/// from what they know: soon if it was measured a few times only, else once in a while. If it is
+/// slow indeed, the next prompt that tries it tells. What was measured before counts on, so that
+/// a slow rank is known for one after its first few requests in all.
 pub fn reconsider<'a>(ranks: impl IntoIterator<Item = (FitOfRank<'a>, bool)>, now: Moment) {
     let mut stale = Vec::new();
     let mut fresh = Vec::new();
@@ -39,7 +41,7 @@ pub fn reconsider<'a>(ranks: impl IntoIterator<Item = (FitOfRank<'a>, bool)>, no
     let typical = |c: &Coefficients| c.predict_seconds(TYPICAL_PROMPT_TOKENS, 0);
     for (fit, measured_at) in stale {
         if typical(&fit.coefficients()) > typical(&common) {
-            *fit = PrefillFit::new(common);
+            fit.start_over(common);
             *measured_at = None;
         }
     }
