@@ -6,8 +6,8 @@ use integration_tests::scenarios::{chat_with, document};
 use serde_json::json;
 
 /// Blocks of the larger and the smaller of a cache and what is told of it.
-const LARGE: u32 = 800;
-const SMALL: u32 = 400;
+const LARGE: u32 = 480;
+const SMALL: u32 = 240;
 
 /// Asks about a document of some 20 blocks. Returns predicted and cached tokens.
 async fn ask(client: &Client, number: u64) -> (u64, u64) {
@@ -56,7 +56,7 @@ async fn learned(actual: u32, told: u32) -> (f64, f64) {
 #[tokio::test]
 async fn a_cache_that_is_smaller_than_its_engine_tells_is_learned() {
     let (capacity, off) = learned(SMALL, LARGE).await;
-    assert!((320.0..500.0).contains(&capacity), "{capacity}");
+    assert!((190.0..300.0).contains(&capacity), "{capacity}");
     assert!(off < 0.1, "{off}");
 }
 
@@ -64,7 +64,7 @@ async fn a_cache_that_is_smaller_than_its_engine_tells_is_learned() {
 async fn a_cache_that_is_larger_than_its_engine_tells_is_learned() {
     let (capacity, off) = learned(LARGE, SMALL).await;
     // As much as these requests can show: few documents lie further back.
-    assert!((480.0..1_000.0).contains(&capacity), "{capacity}");
+    assert!((280.0..600.0).contains(&capacity), "{capacity}");
     assert!(off < 0.1, "{off}");
 }
 
