@@ -2,8 +2,8 @@
 //!
 //! Many engines count, for every answer, the prompt tokens that were in their cache. Held against
 //! what the mirror found when it took the prefill to begin, that count says three things:
-//! - *The size of the cache.* What was found or lost lies at some [distance](reuse); the size that
-//!   [explains](evidence) the most observations becomes the mirror's capacity. Ranks that were
+//! - *The size of the cache.* What was found or lost lies at some distance; the size that
+//!   explains the most observations becomes the mirror's capacity. Ranks that were
 //!   told the same size share what is seen.
 //! - *That a prefix is gone.* What a prompt no longer has, no other prompt that continues it there
 //!   has either: it is purged. After a run of requests that found nothing at all the rank is.

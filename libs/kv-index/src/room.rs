@@ -4,7 +4,6 @@
 use crate::booking::Booking;
 use crate::index::KvIndex;
 use crate::node::NO_NODE;
-use crate::types::Slot;
 
 impl KvIndex {
     /// Whether the rank's engine can start the prompt now: its blocks that no running request
@@ -24,12 +23,5 @@ impl KvIndex {
         }
         let needed = booking.prompt_blocks().saturating_sub(held);
         rank.pinned + needed <= rank.capacity
-    }
-
-    /// Blocks of the rank that no running request holds; negative if they hold more than there are.
-    /// `None` for an engine that counts no blocks, and for a removed rank.
-    pub fn free_room(&self, slot: Slot) -> Option<i64> {
-        let rank = &self.ranks[self.live(slot)? as usize];
-        rank.slots().is_none().then(|| rank.capacity as i64 - rank.pinned as i64)
     }
 }

@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::HashMap;
 
-use domain::{BlockKey, LeaseId, LoadSample, Moment};
+use domain::{BlockKey, LeaseId, LoadSample, Moment, ScoreParts};
 use kv_index::feedback::Heard;
 use scheduling::{
     CandidateView, Coefficients, Due, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank,
@@ -89,7 +89,6 @@ struct Prospect {
     cached_tokens: u32,
     uncached_tokens: u32,
     evicted_ask_tokens: f64,
-    new_blocks: u32,
     queue_delay_seconds: f64,
 }
 
@@ -148,13 +147,14 @@ impl Gateway {
         self.mirror.match_prompt(prompt.keys, truth, &mut self.matched);
         let prospects: Vec<Prospect> =
             (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, now)).collect();
-        let (rank, ttft_seconds) = self.choose(prompt, &prospects, chooser, now);
-        self.book(rank, prompt, prospects[rank], now);
+        let (rank, mut parts) = self.choose(prompt, &prospects, chooser, now);
+        let room = self.book(rank, prompt, prospects[rank], now);
+        parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
         Routed {
             lease: LeaseId(self.next_lease - 1),
             rank,
             believed_blocks: prospects[rank].cached_tokens / self.config.block_tokens,
-            ttft_seconds,
+            ttft_seconds: parts.ttft_seconds(),
         }
     }
 
@@ -171,63 +171,49 @@ impl Gateway {
             cached_tokens,
             uncached_tokens: prompt.tokens - cached_tokens,
             evicted_ask_tokens: self.mirror.asks_evicted_by(rank, new_blocks) * f64::from(block),
-            new_blocks,
             queue_delay_seconds: load.queue_delay_seconds(now),
         }
     }
 
-    /// How long the prompt will wait for room in the rank's cache.
-    fn room_delay_seconds(
-        &self,
-        rank: usize,
-        prompt: Prompt<'_>,
-        prospect: &Prospect,
-        now: Moment,
-    ) -> f64 {
-        let free = self.mirror.free_room(rank);
-        let fits = free.is_none_or(|free| i64::from(prospect.new_blocks) <= free);
-        let blocks = prompt.tokens.div_ceil(self.config.block_tokens);
-        self.ranks[rank].load.room_delay_seconds(blocks, fits, now)
-    }
-
-    /// The rank and its expected time to first token.
+    /// The rank and the parts of its score.
     fn choose(
         &self,
         prompt: Prompt<'_>,
         prospects: &[Prospect],
         chooser: &mut Chooser,
         now: Moment,
-    ) -> (usize, f64) {
+    ) -> (usize, ScoreParts) {
         let views: Vec<CandidateView<'_>> =
             prospects.iter().zip(&self.ranks).map(|(p, rank)| rank.view(p, now)).collect();
         let resident = |rank| self.mirror.resident(rank);
         let snapshot = Snapshot { keys: prompt.keys, views: &views, resident: &resident };
         let rank = chooser.choose(&self.config.selection, &snapshot);
-        let mut parts = score(&self.config.selection, &views[rank], arrivals_per_rank(&views));
-        let room = self.room_delay_seconds(rank, prompt, &prospects[rank], now);
-        parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
-        (rank, parts.ttft_seconds())
+        (rank, score(&self.config.selection, &views[rank], arrivals_per_rank(&views)))
     }
 
-    fn book(&mut self, number: usize, prompt: Prompt<'_>, prospect: Prospect, now: Moment) {
+    /// Returns how long the prompt will wait for room in the rank's cache.
+    fn book(&mut self, number: usize, prompt: Prompt<'_>, prospect: Prospect, now: Moment) -> f64 {
         let id = LeaseId(self.next_lease);
         self.next_lease += 1;
         self.turn += 1;
-        let rank = &mut self.ranks[number];
-        rank.last_chosen = self.turn;
-        let found = scheduling::Prompt {
-            uncached_tokens: prospect.uncached_tokens,
-            cached_tokens: prospect.cached_tokens,
-            blocks: prompt.tokens.div_ceil(self.config.block_tokens),
-        };
-        let work = rank.load.work(&rank.fit, found, 0.0, now);
-        rank.load.book(id, work, true, now);
         let measure = Measure::new(prompt.tokens, self.config.block_tokens);
         let extra = measure.prompt_blocks().saturating_sub(prompt.keys.len() as u32);
         let held = self.mirror.book(number, prompt.keys, extra);
+        let fits = self.mirror.has_room(&held);
+        let rank = &mut self.ranks[number];
+        rank.last_chosen = self.turn;
+        let room = rank.load.room_delay_seconds(measure.prompt_blocks(), fits, now);
+        let found = scheduling::Prompt {
+            uncached_tokens: prospect.uncached_tokens,
+            cached_tokens: prospect.cached_tokens,
+            blocks: measure.prompt_blocks(),
+        };
+        let work = rank.load.work(&rank.fit, found, 0.0, now);
+        rank.load.book(id, work, true, now);
         let lease =
             Lease { rank: number, held, started: false, measure, first_token: false, generated: 0 };
         self.leases.insert(id, lease);
+        room
     }
 
     /// The first token of a request came.

@@ -36,8 +36,8 @@ use scheduling::{Config, Due, PrefillFit};
 
 use crate::explain::{Ending, Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
-use lease::Lease;
 pub(crate) use lease::pool_of;
+use lease::{BookedBlocks, Lease};
 use rank::{Rank, RankKey};
 pub(crate) use reconcile::Seat;
 use report::Closing;
@@ -237,7 +237,7 @@ impl State {
         let (mirrors, leases) = (&mut self.mirrors, &mut self.leases);
         self.ranks[at].load.start_due(now, |lease, due| {
             let Some(lease) = leases.get_mut(&lease) else { return true };
-            let starts = due == Due::Finished || has_room(mirrors, lease);
+            let starts = due == Due::Finished || has_room(mirrors, lease.blocks.as_ref());
             if starts {
                 start(mirrors, lease);
             }
@@ -291,8 +291,8 @@ impl State {
 }
 
 /// Whether the engine can start the lease's prompt beside those that run.
-fn has_room(mirrors: &[Mirror], lease: &Lease) -> bool {
-    lease.blocks.as_ref().is_none_or(|b| mirrors[b.mirror].index.has_room(&b.booking))
+fn has_room(mirrors: &[Mirror], blocks: Option<&BookedBlocks>) -> bool {
+    blocks.is_none_or(|b| mirrors[b.mirror].index.has_room(&b.booking))
 }
 
 /// The lease's prefill is taken to begin: its blocks are allocated, others evicted for it.

@@ -29,9 +29,9 @@ pub struct Coefficients {
 
 impl Coefficients {
     /// The prior for a rank of which nothing is known: 20,000 tokens per second, which a model of
-    /// about 8 billion weights reaches on one data-centre GPU; 3 ms each for the way in and for a
-    /// step; attention that costs as much as the rest at 100,000 tokens of new prompt; and decode
-    /// steps of 5 ms and a little for each request. An engine ten times slower or faster is
+    /// about 8 billion weights reaches on one data-centre GPU; 8 ms for the way in and 2 ms for a
+    /// step; attention that costs as much as the rest at 100,000 tokens of new prompt; and 3 ms more
+    /// for a step in which others decode, and a little for each of them. An engine ten times slower or faster is
     /// learned within a few samples.
     pub const DEFAULT: Coefficients = Coefficients {
         latency_seconds: 8e-3,

@@ -146,14 +146,6 @@ impl Mirror {
         }
     }
 
-    /// Blocks that running requests leave to others, where that is counted.
-    pub(super) fn free_room(&self, rank: usize) -> Option<i64> {
-        match self {
-            Self::FreeQueue { index, slots, .. } => index.free_room(slots[rank]),
-            Self::PlainLru { .. } => None,
-        }
-    }
-
     /// Whether the engine can start the prompt beside those that run.
     pub(super) fn has_room(&self, held: &Held) -> bool {
         match (self, held) {

@@ -15,7 +15,7 @@ use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
 use super::measure::{Measure, cached_tokens};
 use super::profile::Profile;
 use super::rank::Standing;
-use super::{Routed, State};
+use super::{Routed, State, has_room};
 use crate::explain::Trace;
 
 /// Fallbacks that a decision carries beside its choice.
@@ -250,18 +250,23 @@ impl State {
         now: Moment,
     ) -> Decision {
         let prospect = &prospects[selection.ranked[0].index];
-        let parts = self.forecast(prospect, selection, now);
+        let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect));
+        let fits = has_room(&self.mirrors, blocks.as_ref());
+        let parts = self.forecast(prospect, selection, fits, now);
         let forecast = Forecast {
             cached_tokens: prospect.cached_tokens,
             ttft_seconds: parts.ttft_seconds(),
             grain: self.grain(prospect),
             text_bytes: route.prompt.as_ref().map_or(0, |p| p.text_bytes),
         };
-        let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect));
         let id = lease_id(self.number, self.next_lease);
         self.next_lease += 1;
         self.turn += 1;
-        self.set_level(prospect.at, prospect.level);
+        // A prompt that could not be rendered says nothing of the rank's own evidence.
+        let unit = prospect.mirror.map(|number| self.mirrors[number].unit);
+        if unit.is_none_or(|unit| unit == self.ranks[prospect.at].profile.unit()) {
+            self.set_level(prospect.at, prospect.level);
+        }
         let rank = &mut self.ranks[prospect.at];
         rank.last_chosen = self.turn;
         let network = rank.seen.network.as_secs_f64();
@@ -285,18 +290,19 @@ impl State {
         self.decision(id, prospects, selection, parts)
     }
 
-    /// The winner's score, with the wait for room in its cache. The choice goes without it: a
-    /// prompt that flees from a full cache takes its prefix with it, and fills the next one.
-    fn forecast(&self, prospect: &Prospect, selection: &Selection, now: Moment) -> ScoreParts {
+    /// The winner's score, with the wait for room in its cache if it does not fit (`fits`) now.
+    /// The choice goes without it: a prompt that flees from a full cache takes its prefix with
+    /// it, and fills the next one.
+    fn forecast(
+        &self,
+        prospect: &Prospect,
+        selection: &Selection,
+        fits: bool,
+        now: Moment,
+    ) -> ScoreParts {
         let mut parts = selection.ranked[0].parts;
-        let rank = &self.ranks[prospect.at];
-        let free = prospect
-            .mirror
-            .and_then(|mirror| self.mirrors[mirror].index.free_room(rank.slot(mirror)?));
-        let blocks = prospect.prompt_blocks();
-        let new_blocks = blocks.saturating_sub(prospect.matched_blocks);
-        let fits = free.is_none_or(|free| i64::from(new_blocks) <= free);
-        let room = rank.load.room_delay_seconds(blocks, fits, now);
+        let load = &self.ranks[prospect.at].load;
+        let room = load.room_delay_seconds(prospect.prompt_blocks(), fits, now);
         parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
         parts
     }
