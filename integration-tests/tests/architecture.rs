@@ -25,6 +25,8 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     // Adapters.
     ("config-store", &["domain", "instrumentation"]),
     ("bus", &["domain", "settings", "lifecycle"]),
+    // The wire.
+    ("proto", &["domain", "replication"]),
 ];
 
 /// They depend on libraries, but the simulator, and never on each other.
@@ -47,7 +49,7 @@ const HTTP_CRATES: &[&str] = &[
     "tower",
     "tower-http",
 ];
-const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle"];
+const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto"];
 
 /// Crates that only pure code must not know: it is synchronous and takes `now`.
 const RUNTIME_CRATES: &[&str] = &["tokio", "tokio-stream", "tokio-util"];
@@ -101,7 +103,7 @@ fn dependencies(package: &Package, tests: bool) -> BTreeSet<&str> {
 fn sources() -> Vec<(PathBuf, String)> {
     let root = workspace_root();
     let mut found = Vec::new();
-    for top in ["libs", "services", "integration-tests"] {
+    for top in ["libs", "services", "proto", "integration-tests"] {
         collect(&root.join(top), &mut found);
     }
     assert!(found.len() > 50, "only {} source files were found", found.len());

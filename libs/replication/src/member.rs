@@ -72,6 +72,9 @@ pub struct Member {
     pub process: Process,
     /// What it does.
     pub role: Role,
+    /// Where other members connect to it, as `http://host:port` or `https://host:port`; empty for
+    /// one that nobody connects to.
+    pub address: Arc<str>,
 }
 
 /// The version of a member list. Telemetry alone issues them.

@@ -172,7 +172,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let process = |id: &str| Process { id: id.into(), incarnation: Incarnation(1) };
-        let member = |id| Member { process: process(id), role: Role::Router };
+        let member = |id| Member { process: process(id), role: Role::Router, address: "".into() };
         let members = [member("r0"), member("r1")];
         let epoch = Epoch { term: 1, number: 1 };
         let list = MemberList { epoch, members: members.to_vec().into() };

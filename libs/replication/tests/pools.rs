@@ -96,7 +96,11 @@ impl Routers {
 
     /// A new list of these.
     fn publish(&mut self, ids: &[MemberId]) {
-        let member = |id: &MemberId| Member { process: process(id, 1), role: Role::Router };
+        let member = |id: &MemberId| Member {
+            process: process(id, 1),
+            role: Role::Router,
+            address: "".into(),
+        };
         let number = self.list.epoch.number + 1;
         let epoch = Epoch { term: 1, number };
         self.list = MemberList { epoch, members: ids.iter().map(member).collect() };

@@ -23,7 +23,7 @@ fn at(millis: u64) -> Moment {
 
 fn holdings() -> (Holdings, PoolId) {
     let mut holdings = Holdings::new(process("edge"));
-    let member = |name| Member { process: process(name), role: Role::Router };
+    let member = |name| Member { process: process(name), role: Role::Router, address: "".into() };
     let members = ["r0", "r1", "r2"].map(member).to_vec().into();
     holdings.set_list(&MemberList { epoch: Epoch { term: 1, number: 1 }, members });
     (holdings, "p".into())

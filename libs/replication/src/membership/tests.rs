@@ -10,7 +10,7 @@ fn at(millis: u64) -> Moment {
 
 fn member(name: &str, incarnation: u64) -> Member {
     let process = Process { id: name.into(), incarnation: Incarnation(incarnation) };
-    Member { process, role: Role::Router }
+    Member { process, role: Role::Router, address: "".into() }
 }
 
 fn renew(name: &str, incarnation: u64, known: Epoch) -> Renew {

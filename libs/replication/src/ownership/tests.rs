@@ -11,7 +11,8 @@ fn process(name: &str, incarnation: u64) -> Process {
 }
 
 fn list(routers: &[&str]) -> MemberList {
-    let member = |name: &&str| Member { process: process(name, 1), role: Role::Router };
+    let member =
+        |name: &&str| Member { process: process(name, 1), role: Role::Router, address: "".into() };
     MemberList { epoch: Epoch::ZERO, members: routers.iter().map(member).collect() }
 }
 
@@ -37,7 +38,7 @@ fn the_order_is_fixed() {
 #[test]
 fn edges_own_nothing_and_a_restart_moves_nothing() {
     let mut members = list(&["a", "b", "c"]).members.to_vec();
-    members.push(Member { process: process("edge", 1), role: Role::Edge });
+    members.push(Member { process: process("edge", 1), role: Role::Edge, address: "".into() });
     members[1].process.incarnation = Incarnation(9);
     let with_edge = MemberList { epoch: Epoch::ZERO, members: members.into() };
     for pool in ["p", "q", "r", "s"] {

@@ -56,7 +56,11 @@ pub(crate) struct Request {
 impl Edge {
     pub(crate) fn new(me: Process) -> Self {
         Self {
-            membership: Membership::new(Member { process: me.clone(), role: Role::Edge }),
+            membership: Membership::new(Member {
+                process: me.clone(),
+                role: Role::Edge,
+                address: "".into(),
+            }),
             holdings: Holdings::new(me),
             fleet: Fleet::default(),
             own: OwnDecisions::new(64),

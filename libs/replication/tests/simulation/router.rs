@@ -43,7 +43,7 @@ impl Router {
             (id.clone(), Served { pool, sessions: Sessions::default() })
         };
         let pools = pools.iter().map(served).collect();
-        let member = Member { process: me, role: Role::Router };
+        let member = Member { process: me, role: Role::Router, address: "".into() };
         let membership = Membership::new(member);
         Self { membership, pools, fleet: Fleet::default(), events: Vec::new() }
     }
