@@ -66,6 +66,11 @@ pub struct Asks {
 }
 
 impl Asks {
+    /// A count as it stands now.
+    pub(crate) fn of(count: f32, now: AskClock) -> Self {
+        Self { count, at: now.bookings }
+    }
+
     /// Counts the present booking.
     pub fn ask(&mut self, now: AskClock) {
         self.count = self.lately(now) + 1.0;

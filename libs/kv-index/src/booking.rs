@@ -5,7 +5,8 @@ use domain::BlockKey;
 use crate::asks::Asks;
 use crate::index::{KvIndex, count};
 use crate::node::{NO_NODE, NodeId, Place, common_prefix};
-use crate::rank::{ExtraKind, Rank};
+use crate::rank::Rank;
+use crate::snapshot::Booked;
 use crate::types::{Slot, Started};
 
 /// A prompt that was sent to a rank. It holds what it will release, so it cannot be copied,
@@ -90,6 +91,38 @@ impl Booking {
         self.job
     }
 
+    pub(crate) fn awaited(&self) -> u64 {
+        self.awaited
+    }
+
+    /// Serial of the copy of the last block that it holds.
+    pub(crate) fn copy(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Started { copy, .. } => copy,
+            Phase::Booked => None,
+        }
+    }
+
+    pub(crate) fn set_started(&mut self, result: Started, copy: Option<u64>) {
+        self.phase = Phase::Started { result, copy };
+    }
+
+    /// All that is known of it without its index.
+    pub(crate) fn outline(&self) -> Booked {
+        let started = match self.phase {
+            Phase::Started { result, .. } => Some(result),
+            Phase::Booked => None,
+        };
+        Booked {
+            keys: Vec::new(),
+            extra_blocks: self.extra,
+            generated_blocks: self.generated,
+            counts_on_answer: self.counts_on_answer,
+            started,
+            holds_copy: false,
+        }
+    }
+
     /// Whether the start of its prefill was reported.
     pub fn is_started(&self) -> bool {
         matches!(self.phase, Phase::Started { .. })
@@ -136,6 +169,17 @@ impl KvIndex {
             job,
             phase: Phase::Booked,
         }
+    }
+
+    /// [`KvIndex::book_edge`], as the node and how many of the keys it stands for.
+    pub(crate) fn book_node(
+        &mut self,
+        slot: u32,
+        parent: NodeId,
+        keys: &[BlockKey],
+    ) -> (NodeId, usize) {
+        let edge = self.book_edge(slot, parent, keys);
+        (edge.node, edge.taken)
     }
 
     /// Books the node below `parent` that goes along `keys`, cut or made to measure.
@@ -245,7 +289,7 @@ impl KvIndex {
     }
 
     /// Pins the resident blocks of a booked node.
-    fn touch(&mut self, slot: u32, id: NodeId) {
+    pub(crate) fn touch(&mut self, slot: u32, id: NodeId) {
         let Some(holder) = self.tree.node_mut(id).holder_mut(slot) else { return };
         if holder.len == 0 {
             return;
@@ -260,7 +304,7 @@ impl KvIndex {
 
     /// Turns the booking of `self.path` into pinned content. The blocks are allocated already.
     /// Returns the serial of a second copy of the last block, if there is one now.
-    fn store_path(&mut self, slot: u32, recompute: bool) -> Option<u64> {
+    pub(crate) fn store_path(&mut self, slot: u32, recompute: bool) -> Option<u64> {
         let mut stored = 0;
         let mut copy = None;
         for at in 0..self.path.len() {
@@ -357,12 +401,7 @@ impl KvIndex {
         let Phase::Started { copy, .. } = booking.phase else { return };
         let copy = copy.and_then(|serial| self.ranks[slot as usize].find_copy(id, serial));
         if let Some(number) = copy {
-            let rank = &mut self.ranks[slot as usize];
-            if let ExtraKind::Copy { pinned, .. } = &mut rank.extras[number as usize].kind {
-                *pinned = false;
-            }
-            rank.unpin(1);
-            self.push_back(slot, Place::extra(number));
+            self.free_copy(slot, number);
             id = self.tree.node(id).parent;
         }
         while id != NO_NODE {
@@ -372,7 +411,7 @@ impl KvIndex {
         }
     }
 
-    fn release(&mut self, slot: u32, id: NodeId) {
+    pub(crate) fn release(&mut self, slot: u32, id: NodeId) {
         let Some(holder) = self.tree.node_mut(id).holder_mut(slot) else { return };
         holder.pins -= 1;
         if holder.pins == 0 {

@@ -94,6 +94,7 @@ mod radix;
 mod rank;
 mod room;
 mod slots;
+mod snapshot;
 mod structure;
 mod sweep;
 #[cfg(test)]
@@ -106,4 +107,5 @@ pub use asks::{AskClock, Asks};
 pub use booking::Booking;
 pub use index::KvIndex;
 pub use matches::Matches;
+pub use snapshot::{Booked, Content};
 pub use types::{Eviction, IndexStats, Matched, RankStats, Shared, Slot, Started};

@@ -7,6 +7,7 @@ mod radix;
 mod random;
 mod replay;
 mod slots;
+mod snapshot;
 
 use domain::BlockKey;
 
