@@ -22,6 +22,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("settings", &[]),
     ("instrumentation", &["settings"]),
     ("lifecycle", &["domain", "instrumentation"]),
+    ("launch", &["domain", "settings", "instrumentation", "lifecycle", "tokenization"]),
     // Adapters.
     ("config-store", &["domain", "instrumentation"]),
     ("bus", &["domain", "settings", "lifecycle"]),

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use integration_tests::environment::workspace_root;
-use warmpath::config::{Config, RawConfig, RawModel, RawRegion};
+use launch::sections::{RawModel, RawRegion};
+use warmpath::config::{Config, RawConfig};
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 const CONFIGURATION: &str = "docs/configuration.md";

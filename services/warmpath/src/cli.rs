@@ -21,7 +21,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the gateway: edge, router and telemetry in one process
-    Serve(serve::Args),
+    Serve(launch::Args),
     /// Compare round robin with prefix routing on three engine doubles, without a GPU
     Demo(demo::Args),
     /// Run an engine double: an OpenAI-compatible server with vLLM's cache and no model
@@ -61,7 +61,7 @@ impl Cli {
     /// Runs the command to its end.
     pub fn run(self) -> ExitCode {
         let outcome = match self.command {
-            Command::Serve(args) => return serve::run(args),
+            Command::Serve(args) => return launch::run::<serve::Serve>(&args),
             Command::Demo(args) => block_on(demo::run(args)),
             Command::Engine(args) => double::run(*args),
             Command::Sim(args) => sim_cli::run(*args),

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use domain::{BackendState, Fleet, RoutingClient};
 use instrumentation::Registry;
-use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome, Stop};
+use launch::Started;
+use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -123,12 +124,9 @@ impl Gateway {
         anyhow::bail!("not ready after {limit:?}: {}", missing.join(", "))
     }
 
-    /// Serves until SIGTERM or SIGINT.
-    ///
-    /// # Errors
-    /// When the process cannot listen for signals.
-    pub async fn run_until_signal(&self) -> anyhow::Result<Stop> {
-        Ok(self.lifecycle.run_until_signal().await?)
+    /// What is left to do with it by whoever runs the process.
+    pub fn into_started(self) -> Started {
+        Started { lifecycle: self.lifecycle, registry: self.registry }
     }
 
     /// Drains: no new connections, open streams go on for `limit` at most.

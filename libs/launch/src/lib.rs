@@ -1,0 +1,11 @@
+//! What every process of Warmpath does the same way: it reads its arguments, its config and its
+//! secrets, starts, serves until a signal, drains, and ends with a code that says how it went.
+//!
+//! A service's binary is a [`Program`]: what its config file looks like, how it is checked, and
+//! how it starts. [`run`] does the rest. The sections that several config files share are in
+//! [`sections`].
+
+mod program;
+pub mod sections;
+
+pub use program::{Args, Program, Started, run};

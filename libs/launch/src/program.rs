@@ -1,0 +1,126 @@
+//! From the command line to the exit code.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use instrumentation::{LogConfig, Registry};
+use lifecycle::{Lifecycle, ShutdownOutcome};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use settings::{EXIT_CONFIG, Layers, SettingsError};
+
+/// Options of every process that serves.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The config file; see docs/configuration.md
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one key over file and environment, such as edge.listen=127.0.0.1:8081; repeatable
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Check the config, load what it names, and exit
+    #[arg(long)]
+    check_config: bool,
+    /// Print the config with all defaults, secrets left out, and exit
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// A process that serves.
+pub trait Program {
+    /// Its name in messages: that of the binary.
+    const NAME: &'static str;
+    /// The config file as it stands.
+    type Raw: DeserializeOwned + Serialize;
+    /// The same, checked.
+    type Config;
+
+    /// Checks a config, and loads what it names.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its key.
+    fn check(raw: Self::Raw) -> Result<Self::Config, SettingsError>;
+
+    /// How it logs.
+    fn log(config: &Self::Config) -> &LogConfig;
+
+    /// How long open work may go on after a signal.
+    fn drain_timeout(config: &Self::Config) -> Duration;
+
+    /// Binds its ports, builds its services, starts its tasks.
+    fn start(config: Self::Config) -> impl Future<Output = anyhow::Result<Started>>;
+}
+
+/// What is left to do with a process that serves.
+pub struct Started {
+    /// Its tasks.
+    pub lifecycle: Lifecycle,
+    /// Its metrics.
+    pub registry: Registry,
+}
+
+/// Runs a process to its end. Exit code 0 after a clean drain, 1 when streams had to be cut or
+/// something broke, 64 for a config that cannot be used.
+pub fn run<P: Program>(args: &Args) -> ExitCode {
+    match checked::<P>(args) {
+        Ok(Some(config)) => serve::<P>(config),
+        Ok(None) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}", P::NAME);
+            ExitCode::from(EXIT_CONFIG)
+        }
+    }
+}
+
+/// The config to serve with, or `None` when looking at it was all that was asked.
+fn checked<P: Program>(args: &Args) -> Result<Option<P::Config>, SettingsError> {
+    let overrides =
+        args.set.iter().map(|s| settings::parse_override(s)).collect::<Result<Vec<_>, _>>()?;
+    let layers = Layers::gather(args.config.as_deref(), "WARMPATH", &overrides)?;
+    if args.print_config {
+        print!("{}", settings::to_toml(&layers.read::<P::Raw>()?)?);
+        return Ok(None);
+    }
+    let config = P::check(layers.read()?).map_err(|error| layers.explain(error))?;
+    if args.check_config {
+        println!("the config is valid");
+        return Ok(None);
+    }
+    Ok(Some(config))
+}
+
+fn serve<P: Program>(config: P::Config) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("{}: cannot start: {error}", P::NAME);
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(serve_until_signal::<P>(config)) {
+        Ok(ShutdownOutcome::Clean) => ExitCode::SUCCESS,
+        Ok(ShutdownOutcome::Aborted(tasks)) => {
+            eprintln!("{}: still busy at the drain's end: {}", P::NAME, tasks.join(", "));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{}: {error:#}", P::NAME);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve_until_signal<P: Program>(config: P::Config) -> anyhow::Result<ShutdownOutcome> {
+    let logs = instrumentation::init_logs(P::log(&config))?;
+    lifecycle::log_panics();
+    let drain_timeout = P::drain_timeout(&config);
+    let Started { lifecycle, registry } = P::start(config).await?;
+    logs.register(&registry)?;
+    lifecycle.run_until_signal().await?;
+    lifecycle.begin_drain();
+    let outcome = lifecycle.shutdown(drain_timeout).await;
+    tracing::info!(outcome = ?outcome, "stopped");
+    Ok(outcome)
+}
