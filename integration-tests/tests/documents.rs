@@ -43,8 +43,8 @@ fn every_invariant_names_a_test_that_exists() {
 }
 
 #[test]
-fn files_that_the_architecture_names_exist() {
-    let text = read(ARCHITECTURE);
+fn files_that_the_architecture_and_the_table_of_faults_name_exist() {
+    let text = [read(ARCHITECTURE), read("docs/reliability.md")].concat();
     let paths = quoted(&text).filter(|item| item.contains('/') && item.ends_with(".rs"));
     let missing: Vec<_> = paths.filter(|path| !exists(&workspace_root(), path)).collect();
     assert!(missing.is_empty(), "{missing:?}");
