@@ -98,7 +98,8 @@ pub struct Correction {
 /// The feedback of the ranks of one index.
 #[derive(Default)]
 pub struct Feedback {
-    ranks: HashMap<Slot, Rank>,
+    /// By the numbers of their slots.
+    ranks: Vec<Option<(Slot, Rank)>>,
     shared: HashMap<u64, Evidence>,
 }
 
@@ -120,7 +121,7 @@ struct Followed {
 
 impl std::fmt::Debug for Feedback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Feedback").field("ranks", &self.ranks.len()).finish_non_exhaustive()
+        f.debug_struct("Feedback").field("ranks", &self.present().count()).finish_non_exhaustive()
     }
 }
 
@@ -130,12 +131,14 @@ impl Feedback {
     pub fn set_told(&mut self, slot: Slot, told: Told) -> u32 {
         let shared = self.shared.get(&told.group);
         let step = shared.map_or(0, |shared| believed(&Evidence::own(), shared, 0, told.range()));
-        let rank = self.ranks.entry(slot).or_insert_with(|| Rank {
-            told,
-            step,
-            record: Record::default(),
-            followed: None,
-        });
+        if self.ranks.len() <= slot.number() {
+            self.ranks.resize_with(slot.number() + 1, || None);
+        }
+        let entry = &mut self.ranks[slot.number()];
+        let (_, rank) = match entry {
+            Some(known) if known.0 == slot => known,
+            _ => entry.insert((slot, Rank::new(told, step))),
+        };
         if rank.told.group != told.group {
             rank.step = step;
             rank.followed = None;
@@ -150,38 +153,50 @@ impl Feedback {
 
     /// Forgets a rank that was removed.
     pub fn remove(&mut self, slot: Slot) {
-        let Some(rank) = self.ranks.remove(&slot) else { return };
+        let entry = self.ranks.get_mut(slot.number());
+        let Some((_, rank)) = entry.and_then(|e| e.take_if(|known| known.0 == slot)) else {
+            return;
+        };
         let group = rank.told.group;
-        if self.ranks.values().all(|rank| rank.told.group != group) {
+        if self.present().all(|rank| rank.told.group != group) {
             self.shared.remove(&group);
         }
     }
 
+    fn present(&self) -> impl Iterator<Item = &Rank> {
+        self.ranks.iter().flatten().map(|(_, rank)| rank)
+    }
+
+    fn rank(&self, slot: Slot) -> Option<&Rank> {
+        let (known, rank) = self.ranks.get(slot.number())?.as_ref()?;
+        (*known == slot).then_some(rank)
+    }
+
     /// What reports have shown of a rank.
     pub fn standing(&self, slot: Slot) -> Standing {
-        self.ranks.get(&slot).map_or(Standing::Silent, |rank| rank.record.standing())
+        self.rank(slot).map_or(Standing::Silent, |rank| rank.record.standing())
     }
 
     /// The part of what the mirror believes of a rank that is to be counted on: 1, or less while
     /// the rank is [distrusted](Standing::Distrusted).
     pub fn trust(&self, slot: Slot) -> f64 {
-        self.ranks.get(&slot).map_or(1.0, |rank| rank.record.trust())
+        self.rank(slot).map_or(1.0, |rank| rank.record.trust())
     }
 
     /// What was believed of a rank less what it had, as a share of the prompts, averaged over the
     /// last reports.
     pub fn gap(&self, slot: Slot) -> f64 {
-        self.ranks.get(&slot).map_or(0.0, |rank| rank.record.gap())
+        self.rank(slot).map_or(0.0, |rank| rank.record.gap())
     }
 
     /// Blocks that the engine told, or that were assumed for it.
     pub fn told_blocks(&self, slot: Slot) -> Option<u32> {
-        self.ranks.get(&slot).map(|rank| rank.told.blocks)
+        self.rank(slot).map(|rank| rank.told.blocks)
     }
 
     /// What is to be remembered of a prompt that was booked on the rank.
     pub fn sample(&self, slot: Slot, keys: &[BlockKey]) -> Sample {
-        let followed = self.ranks.get(&slot).and_then(|rank| rank.followed.as_ref());
+        let followed = self.rank(slot).and_then(|rank| rank.followed.as_ref());
         let sightings = followed.map_or_else(Vec::new, |followed| followed.reuse.sample(keys));
         Sample { sightings, believed: None }
     }
@@ -193,7 +208,7 @@ impl Feedback {
         }
         let cached = index.start(booking).cached_blocks;
         sample.believed = Some(cached);
-        let rank = self.ranks.get_mut(&booking.slot());
+        let rank = rank_mut(&mut self.ranks, booking.slot());
         if let Some(followed) = rank.and_then(|rank| rank.followed.as_mut()) {
             let allocated = (booking.blocks() - cached).saturating_add(booking.extra());
             followed.reuse.begin(&mut sample.sightings, cached, allocated);
@@ -212,7 +227,7 @@ impl Feedback {
         let Ended { output_cached_blocks, answer_keys, heard } = ended;
         self.start(index, &mut booking, &mut sample);
         let (slot, extra) = (booking.slot(), booking.extra());
-        let Some(rank) = self.ranks.get_mut(&slot) else {
+        let Some(rank) = rank_mut(&mut self.ranks, slot) else {
             index.finish_with_answer(booking, output_cached_blocks, answer_keys);
             return Correction::default();
         };
@@ -239,6 +254,11 @@ impl Feedback {
     }
 }
 
+fn rank_mut(ranks: &mut [Option<(Slot, Rank)>], slot: Slot) -> Option<&mut Rank> {
+    let (known, rank) = ranks.get_mut(slot.number())?.as_mut()?;
+    (*known == slot).then_some(rank)
+}
+
 impl Told {
     fn range(&self) -> RangeInclusive<Step> {
         range(self.is_assumed)
@@ -252,6 +272,10 @@ fn evicts_by_age(index: &KvIndex, slot: Slot) -> bool {
 }
 
 impl Rank {
+    fn new(told: Told, step: Step) -> Self {
+        Self { told, step, record: Record::default(), followed: None }
+    }
+
     /// Takes what an answer said, while its request still holds its blocks.
     fn hear(
         &mut self,

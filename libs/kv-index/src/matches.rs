@@ -247,6 +247,35 @@ impl KvIndex {
         }
     }
 
+    /// The matched blocks of all ranks, each at the [number](Slot::number) of its slot; zero for
+    /// those that hold nothing, and of no meaning where there is no rank. For callers that look at
+    /// most of the ranks: about a nanosecond for each that holds some, and one load to look it
+    /// up. The index must not have changed since the match.
+    pub fn blocks_by_slot(&self, matches: &Matches, into: &mut Vec<u32>) {
+        into.clear();
+        into.resize(self.ranks.len(), 0);
+        for matched in &matches.found {
+            into[matched.slot.index as usize] = matched.blocks;
+        }
+        if matches.version != self.version {
+            return;
+        }
+        let mut below = 0;
+        for step in matches.path[..matches.shared].iter().rev() {
+            let holders = &self.tree.node(step.node).holders;
+            if holders.len() == below && !self.sweep.is_pending() {
+                continue;
+            }
+            below = holders.len();
+            for holder in holders {
+                let blocks = &mut into[holder.slot as usize];
+                if *blocks == 0 {
+                    *blocks = step.held(holder);
+                }
+            }
+        }
+    }
+
     /// How much the ranks that are not listed can hold; `None` if all are listed. The index must not have
     /// changed since the match.
     pub fn shared(&self, matches: &Matches) -> Option<Shared> {

@@ -44,21 +44,26 @@ impl Kind {
 }
 
 /// One rank. Every physical block is pinned, queued or holds nothing.
+///
+/// A choice asks every rank what a prompt would evict there. What that reads comes first, in two
+/// lines of the CPU's cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Rank {
     pub(crate) capacity: u64,
     /// Blocks of started requests. May exceed the capacity; then nothing is queued.
     pub(crate) pinned: u64,
     /// Cached blocks that no request holds: those in the free order.
     pub(crate) queued: u64,
+    /// Blocks that bookings which have not started will need, as far as was known when they
+    /// were made.
+    pub(crate) awaited: u64,
+    pub(crate) outlook: Outlook,
     /// Distinct keyed blocks, pinned or queued.
     pub(crate) resident: u64,
     /// Blocks with content and no key, pinned or queued.
     pub(crate) anonymous: u64,
     pub(crate) bookings: u32,
-    /// Blocks that bookings which have not started will need, as far as was known when they
-    /// were made.
-    pub(crate) awaited: u64,
     /// Front of the free order: evicted first.
     pub(crate) head: Place,
     /// Back of the free order.
@@ -69,7 +74,6 @@ pub(crate) struct Rank {
     /// takes the oldest copy, which is always the node's holder.
     copies: HashMap<NodeId, Vec<u32>>,
     next_serial: u64,
-    pub(crate) outlook: Outlook,
     pub(crate) kind: Kind,
 }
 

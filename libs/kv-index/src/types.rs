@@ -8,6 +8,13 @@ pub struct Slot {
     pub(crate) generation: u32,
 }
 
+impl Slot {
+    /// Its number in the index, below the most ranks that the index ever had at once.
+    pub fn number(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// How a rank's engine keeps and evicts what it has computed.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug, Default)]
 pub enum Eviction {

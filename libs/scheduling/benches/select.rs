@@ -27,7 +27,7 @@ fn candidates<'a>(fits: &'a [PrefillFit], rng: &mut SmallRng) -> Vec<CandidateVi
                 running: rng.random_range(0..64),
                 last_chosen: turn as u64,
                 saturated: false,
-                fit,
+                fit: fit.as_ref(),
             }
         })
         .collect()

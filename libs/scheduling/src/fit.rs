@@ -41,7 +41,7 @@ mod tests;
 
 pub(crate) use coefficients::HALF_STEP;
 pub use coefficients::{Coefficients, STEP_TOKENS, Shape};
-pub use fleet::{FitOfRank, reconsider};
+pub use fleet::{Anew, FitOfRank, reconsider};
 use linear::{COUNT, Matrix, Vector, dot, nearest_non_negative};
 
 /// Weight that an old sample keeps when a new one says something about the same direction:
@@ -115,6 +115,12 @@ pub struct PrefillFit {
     samples: u64,
 }
 
+impl AsRef<Coefficients> for PrefillFit {
+    fn as_ref(&self) -> &Coefficients {
+        &self.coefficients
+    }
+}
+
 impl Default for PrefillFit {
     fn default() -> Self {
         Self::new(Coefficients::DEFAULT)
@@ -171,7 +177,7 @@ impl PrefillFit {
     }
 
     /// Forgets what was learned and begins with `prior` again. The samples count on.
-    pub(crate) fn start_over(&mut self, prior: Coefficients) {
+    pub fn start_over(&mut self, prior: Coefficients) {
         *self = Self { samples: self.samples, ..Self::new(prior) };
     }
 

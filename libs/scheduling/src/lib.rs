@@ -18,8 +18,8 @@ pub mod load;
 pub mod select;
 
 pub use fit::{Coefficients, PrefillFit, Shape};
-pub use load::{Due, LoadBook, Prompt, Sample, Work};
+pub use load::{Due, Fading, LoadBook, LoadSnapshot, Prompt, Sample, Work};
 pub use select::{
     CandidateView, Config, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection, Selector,
-    UnknownPolicy, arrivals_per_rank, score, select,
+    UnknownPolicy, arrivals_per_rank, score, select, select_sparing,
 };

@@ -34,6 +34,7 @@
 mod arrivals;
 mod claims;
 mod foreign;
+mod snapshot;
 mod span;
 #[cfg(test)]
 mod tests;
@@ -44,8 +45,10 @@ use std::time::Duration;
 use domain::{LeaseId, LoadSample, Moment};
 
 use self::arrivals::Arrivals;
+pub use self::arrivals::Fading;
 use self::claims::Claims;
 use self::foreign::Foreign;
+pub use self::snapshot::LoadSnapshot;
 use self::span::Span;
 pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
 use crate::fit::STEP_TOKENS;
@@ -89,6 +92,10 @@ fn believable(seconds: f64) -> Duration {
         return Duration::ZERO;
     }
     Duration::from_secs_f64(seconds.clamp(0.0, MAX_PREFILL_SECONDS))
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Why a prefill is taken to have started.
@@ -287,18 +294,28 @@ impl LoadBook {
         true
     }
 
-    /// Seconds until a request sent now would begin its prefill: [`Self::booked_seconds`] and
-    /// the prefill of foreign requests that wait. Finite and ≥ 0.
-    pub fn queue_delay_seconds(&self, now: Moment) -> f64 {
-        self.booked_seconds(now) + self.foreign.waiting(now) * self.mean_prefill_seconds
+    /// What a choice reads of the book.
+    pub fn snapshot(&self) -> LoadSnapshot {
+        LoadSnapshot {
+            first_step_ends: self.first_step_ends,
+            rest_nanos: nanos(self.queued.saturating_sub(self.first_step)),
+            latency_nanos: nanos(self.latency),
+            mean_prefill_seconds: self.mean_prefill_seconds,
+            arrivals: self.arrivals,
+            foreign: self.foreign.excess(),
+            in_flight: self.in_flight(),
+            running: self.running(),
+        }
     }
 
-    /// Our own part of the queue delay: predicted prefill that is not finished, less the time
-    /// already spent on it. Finite and ≥ 0.
+    /// [`LoadSnapshot::queue_delay_seconds`] of the book as it is.
+    pub fn queue_delay_seconds(&self, now: Moment) -> f64 {
+        self.snapshot().queue_delay_seconds(now)
+    }
+
+    /// [`LoadSnapshot::booked_seconds`] of the book as it is.
     pub fn booked_seconds(&self, now: Moment) -> f64 {
-        let arrives = now + self.latency;
-        let rest = self.queued.saturating_sub(self.first_step);
-        (self.first_step_ends.max(now) + rest).seconds_since(arrives).max(0.0)
+        self.snapshot().booked_seconds(now)
     }
 
     /// Seconds that a prompt of so many blocks waits for room in the rank's cache: none if it
@@ -311,9 +328,9 @@ impl LoadBook {
         self.claims.wait_seconds(blocks, now)
     }
 
-    /// Requests booked per second, averaged over the last ten or so. Finite and ≥ 0.
+    /// [`LoadSnapshot::arrivals_per_second`] of the book as it is.
     pub fn arrivals_per_second(&self, now: Moment) -> f64 {
-        self.arrivals.per_second(now)
+        self.arrivals.per_second(&mut Fading::of_arrivals(now))
     }
 
     /// Requests booked and not ended.
@@ -324,6 +341,31 @@ impl LoadBook {
     /// Requests past their prefill and not ended, as of the last change of the book.
     pub fn running(&self) -> u32 {
         u32::try_from(self.claims.len().saturating_sub(self.queue.len())).unwrap_or(u32::MAX)
+    }
+
+    /// From when on [`Self::start_due`] has something to do, if the book does not change until
+    /// then; `None` for never. A call before that changes nothing.
+    pub fn next_due(&self) -> Option<Moment> {
+        if self.waits_for_room || !self.overdue_starts.is_empty() {
+            return Some(Moment::ZERO);
+        }
+        let front = self.queue.front().filter(|front| !front.streaming);
+        let closes = front.map(|front| self.since.max(front.arrives) + front.predicted);
+        let (mut ends, mut ahead_tokens) = (self.since, 0_u32);
+        let mut starts = None;
+        for prefill in &self.queue {
+            let begins = ends.max(prefill.arrives);
+            if ahead_tokens >= STEP_TOKENS {
+                break;
+            }
+            if !prefill.start_told {
+                starts = Some(begins);
+                break;
+            }
+            ends = begins + prefill.predicted;
+            ahead_tokens = ahead_tokens.saturating_add(prefill.uncached);
+        }
+        closes.into_iter().chain(starts).min()
     }
 
     /// Hands out the leases whose prefill should have started by `now` and were not handed out
@@ -377,10 +419,9 @@ impl LoadBook {
         self.foreign.observe(sample);
     }
 
-    /// Requests at the engine that are not ours, smoothed; 0 if there is at most one, or if the
-    /// last reading is older than ten seconds.
+    /// [`LoadSnapshot::foreign_requests`] of the book as it is.
     pub fn foreign_requests(&self, now: Moment) -> f64 {
-        self.foreign.requests(now)
+        self.snapshot().foreign_requests(now)
     }
 
     /// Closes prefills of answers that do not stream, at their predicted time.

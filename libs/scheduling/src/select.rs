@@ -9,6 +9,7 @@
 //! recently. The margin is measured from the best alone and never from pair to pair: "A ties
 //! with B, B with C" could otherwise go round in circles.
 
+mod sparing;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +20,8 @@ use std::str::FromStr;
 use domain::{DecisionReason, ScoreParts};
 use serde::{Deserialize, Serialize};
 
-use crate::PrefillFit;
+use crate::Coefficients;
+pub use sparing::select_sparing;
 
 /// Candidates in [`Selection::ranked`] at most. The list serves a caller that must fail over and
 /// cannot ask again; eight tries are more than any request's deadline allows, and keeping the
@@ -139,7 +141,7 @@ pub struct CandidateView<'a> {
     /// Whether it is saturated. Never takes it out; see the [module's page](self).
     pub saturated: bool,
     /// Its prefill time.
-    pub fit: &'a PrefillFit,
+    pub fit: &'a Coefficients,
 }
 
 /// A candidate with its score.
@@ -204,9 +206,19 @@ impl Selector {
 /// by turn, and both still report the score's parts.
 pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
     let arrivals = arrivals_per_rank(candidates);
-    let totals: Vec<f64> =
-        candidates.iter().map(|c| score(config, c, arrivals).total_seconds()).collect();
-    let order = Order { policy: config.policy, candidates, totals: &totals };
+    let total = |view: &CandidateView<'_>| score(config, view, arrivals).total_seconds();
+    let totals: Vec<f64> = candidates.iter().map(total).collect();
+    ranking(config, candidates, &totals, arrivals)
+}
+
+/// The outcome by these totals.
+fn ranking(
+    config: &Config,
+    candidates: &[CandidateView<'_>],
+    totals: &[f64],
+    arrivals: f64,
+) -> Selection {
+    let order = Order { policy: config.policy, candidates, totals };
     let Some(winner) = order.winner(config) else {
         let (ranked, reason) = (Vec::new(), DecisionReason::Cold);
         return Selection { ranked, reason, arrivals_per_rank: arrivals };
@@ -231,7 +243,7 @@ pub fn arrivals_per_rank(candidates: &[CandidateView<'_>]) -> f64 {
 /// The score of one candidate, as [`select`] compares it: for those that want to know of
 /// candidates beyond the ranked ones.
 pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) -> ScoreParts {
-    let coefficients = view.fit.coefficients();
+    let coefficients = view.fit;
     let eviction =
         config.eviction_weight * coefficients.per_token_seconds * view.evicted_ask_tokens;
     let (uncached, cached) = (view.uncached_tokens, view.cached_tokens);
@@ -267,6 +279,11 @@ fn seconds(value: f64) -> f64 {
     if value.is_nan() { HOPELESS_SECONDS } else { value.clamp(0.0, HOPELESS_SECONDS) }
 }
 
+/// Totals up to this tie with the best one.
+fn tie_limit(config: &Config, best: f64) -> f64 {
+    best + config.tie_margin_seconds.max(config.tie_margin_fraction * best)
+}
+
 /// The orders of one choice, over the candidates' places.
 struct Order<'a> {
     policy: Policy,
@@ -278,8 +295,8 @@ impl Order<'_> {
     /// The best of those that tie with the best total, or of all where totals do not count.
     fn winner(&self, config: &Config) -> Option<usize> {
         let best = self.totals.iter().copied().min_by(f64::total_cmp)?;
-        let margin = config.tie_margin_seconds.max(config.tie_margin_fraction * best);
-        let limit = if self.policy == Policy::Prefix { best + margin } else { f64::INFINITY };
+        let limit =
+            if self.policy == Policy::Prefix { tie_limit(config, best) } else { f64::INFINITY };
         (0..self.totals.len())
             .filter(|place| self.totals[*place] <= limit)
             .min_by(|a, b| self.among_equals(*a, *b))

@@ -269,7 +269,7 @@ impl Node {
             running: self.book.running(),
             last_chosen: self.last_chosen,
             saturated: false,
-            fit: &self.fit,
+            fit: self.fit.as_ref(),
         }
     }
 

@@ -263,11 +263,16 @@ impl Gateway {
         if let Some(rank) = self.ranks.get_mut(rank) {
             rank.load.observe_load(sample, sample.at);
         }
-        let ranks = self.ranks.iter_mut().map(|rank| {
-            let is_idle = rank.load.in_flight() == 0;
-            ((&mut rank.fit, &mut rank.measured_at), is_idle)
+        let known = self.ranks.iter().map(|rank| scheduling::fit::FitOfRank {
+            fit: &rank.fit,
+            measured_at: rank.measured_at,
+            is_idle: rank.load.in_flight() == 0,
         });
-        scheduling::fit::reconsider(ranks, sample.at);
+        let Some(anew) = scheduling::fit::reconsider(known, sample.at) else { return };
+        for at in anew.ranks {
+            self.ranks[at].fit.start_over(anew.common);
+            self.ranks[at].measured_at = None;
+        }
     }
 
     /// What each rank's prefill is believed to cost.
@@ -343,7 +348,7 @@ impl Rank {
             running: self.load.running(),
             last_chosen: self.last_chosen,
             saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
-            fit: &self.fit,
+            fit: self.fit.as_ref(),
         }
     }
 }

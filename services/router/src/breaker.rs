@@ -70,6 +70,11 @@ impl Breaker {
         }
     }
 
+    /// Whether it lets everything pass, now and until the next fault.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.open.is_none()
+    }
+
     /// When a fault was last counted; among broken ranks the one that failed longest ago is the
     /// best guess.
     pub(crate) fn last_failure(&self) -> Option<Moment> {

@@ -5,7 +5,8 @@
 //!
 //! - [`profile`]: what an engine says of its cache, and the unit it is mirrored in
 //! - [`measure`]: how a request lies in blocks
-//! - [`rank`], [`lease`]: the objects that counts and bookings belong to
+//! - [`rank`], [`lease`]: the objects that counts and bookings belong to; [`ranks`]: all of them, and
+//!   what a choice reads of each
 //! - [`reconcile`]: ranks come, change and go with the fleet
 //! - [`decide`]: a Route becomes a booked choice
 //! - [`report`]: what became of it
@@ -18,6 +19,7 @@ mod lease;
 mod measure;
 mod profile;
 mod rank;
+mod ranks;
 mod reconcile;
 mod report;
 mod trace;
@@ -38,7 +40,9 @@ use crate::explain::{Ending, Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
 pub(crate) use lease::pool_of;
 use lease::{BookedBlocks, Lease};
-use rank::{Rank, RankKey};
+use measure::Measure;
+use rank::RankKey;
+use ranks::Ranks;
 pub(crate) use reconcile::Seat;
 use report::Closing;
 
@@ -69,8 +73,7 @@ pub(crate) struct State {
     config: Config,
     families: Arc<Families>,
     metrics: PoolMetrics,
-    ranks: Vec<Rank>,
-    position: HashMap<RankKey, usize>,
+    ranks: Ranks,
     by_backend: HashMap<BackendId, Vec<RankKey>>,
     /// One index for each unit ever in use; kept for the pool's life, so that a booking of a
     /// rank that is gone can never meet a younger index.
@@ -93,6 +96,8 @@ struct Mirror {
     unit: BlockUnit,
     index: KvIndex,
     matches: Matches,
+    /// Leading blocks of the prompt that was looked up last, by slot.
+    held: Vec<u32>,
     /// What the engines of its ranks say they found.
     feedback: Feedback,
 }
@@ -109,13 +114,12 @@ impl Pool {
             model: model.clone(),
             seated: Mutex::default(),
             state: Mutex::new(State {
+                ranks: Ranks::new(model.clone()),
                 model,
                 number,
                 config,
                 families,
                 metrics,
-                ranks: Vec::new(),
-                position: HashMap::new(),
                 by_backend: HashMap::new(),
                 mirrors: Vec::new(),
                 leases: BTreeMap::new(),
@@ -171,6 +175,7 @@ impl Pool {
         state.advance(now);
         let reaped = state.reap(now);
         state.reconsider(now);
+        state.ranks.refresh();
         state.show(now);
         reaped
     }
@@ -188,6 +193,18 @@ impl Pool {
 }
 
 impl Mirror {
+    /// Leading blocks that a slot's rank holds of the prompt that was looked up last.
+    fn held(&self, slot: Slot) -> u32 {
+        self.held.get(slot.number()).copied().unwrap_or(0)
+    }
+
+    /// Cached tokens that a prompt would evict of whose blocks the rank has `matched`, each as
+    /// often as it was asked for lately.
+    fn evicted_ask_tokens(&mut self, slot: Slot, measure: &Measure, matched: u32) -> f64 {
+        let new_blocks = measure.prompt_blocks().saturating_sub(matched);
+        self.index.asks_evicted_by(slot, new_blocks) * measure.block_tokens()
+    }
+
     /// The engine tells its size, at first or anew.
     fn set_told(&mut self, slot: Slot, told: Told) {
         let capacity = self.feedback.set_told(slot, told);
@@ -205,6 +222,7 @@ impl State {
             unit,
             index: KvIndex::new(),
             matches: Matches::default(),
+            held: Vec::new(),
             feedback: Feedback::default(),
         });
         self.mirrors.len() - 1
@@ -221,15 +239,12 @@ impl State {
         }
     }
 
-    fn rank_mut(&mut self, key: RankKey) -> Option<&mut Rank> {
-        let at = *self.position.get(&key)?;
-        self.ranks.get_mut(at)
-    }
-
     /// Begins the prefills whose predicted time has come.
     fn advance(&mut self, now: Moment) {
         for at in 0..self.ranks.len() {
-            self.advance_rank(at, now);
+            if self.ranks.is_due(at, now) {
+                self.advance_rank(at, now);
+            }
         }
     }
 
@@ -268,7 +283,7 @@ impl State {
 
     /// Brings the gauges up to date.
     fn show(&mut self, now: Moment) {
-        for rank in &self.ranks {
+        for rank in self.ranks.iter() {
             rank.metrics.queue_delay.set(rank.load.queue_delay_seconds(now));
             rank.metrics.breaker(rank.breaker.gate(now));
             rank.show_in_flight();

@@ -278,7 +278,8 @@ fn an_engine_that_tells_nothing_is_not_followed() {
         assert_eq!(done, Correction::default());
     }
     assert_eq!(bench.capacity(0), TOLD);
-    assert!(bench.feedback.ranks[&bench.slots[0]].followed.is_none());
+    let rank = bench.feedback.rank(bench.slots[0]).expect("it is there");
+    assert!(rank.followed.is_none());
 }
 
 #[test]

@@ -43,6 +43,7 @@ struct Pair {
     bookings: Vec<(Booking, ModelBooking, Vec<u8>)>,
     stale: Vec<Slot>,
     into: Matches,
+    blocks: Vec<u32>,
 }
 
 impl Pair {
@@ -58,6 +59,7 @@ impl Pair {
             bookings: Vec::new(),
             stale: Vec::new(),
             into: Matches::default(),
+            blocks: Vec::new(),
         }
     }
 
@@ -181,11 +183,13 @@ impl Pair {
         self.index.match_prefix(prompt, &mut all);
         self.index.list_all(&mut all);
         let mut holders = all.listed().to_vec();
+        self.index.blocks_by_slot(&self.into, &mut self.blocks);
         for (slot, twin) in &self.ranks {
             let matched = self.index.matched(&self.into, *slot);
             let found = matched.map(|m| (m.blocks, m.confirmed_blocks));
             assert_eq!(found, self.model.matched(*twin, prompt), "{slot:?} {prompt:?}");
             assert_eq!(holders.iter().find(|m| m.slot == *slot), matched.as_ref());
+            assert_eq!(self.blocks[slot.number()], matched.map_or(0, |m| m.blocks));
             let answer = self.model.answer_blocks(*twin, prompt);
             assert_eq!(self.into.answer_blocks(*slot), answer, "{slot:?} {prompt:?}");
             holders.retain(|m| m.slot != *slot);

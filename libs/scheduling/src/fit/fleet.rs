@@ -16,8 +16,25 @@ const KNOWN_SAMPLES: u64 = 16;
 /// Fits are compared by what they say of a prompt of this length.
 const TYPICAL_PROMPT_TOKENS: u32 = 1_000;
 
-/// One rank's fit and when it learned last; `None` for never, or when it started over.
-pub type FitOfRank<'a> = (&'a mut PrefillFit, &'a mut Option<Moment>);
+/// What is known of one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct FitOfRank<'a> {
+    /// Its fit.
+    pub fit: &'a PrefillFit,
+    /// When that learned last; `None` for never, or when it started over.
+    pub measured_at: Option<Moment>,
+    /// Whether it has nothing to do.
+    pub is_idle: bool,
+}
+
+/// Fits that start over.
+#[derive(Clone, Debug)]
+pub struct Anew {
+    /// Places of their ranks among those that were given.
+    pub ranks: Vec<usize>,
+    /// What they start over from.
+    pub common: Coefficients,
+}
 
 /// A rank that looks slow is not chosen, and what is not chosen is not measured: a few slow
 /// requests after its start would condemn it for good. So a rank that has nothing to do
@@ -25,26 +42,24 @@ pub type FitOfRank<'a> = (&'a mut PrefillFit, &'a mut Option<Moment>);
 /// from what they know: soon if it was measured a few times only, else once in a while. If it is
 /// slow indeed, the next prompt that tries it tells. What was measured before counts on, so that
 /// a slow rank is known for one after its first few requests in all.
-pub fn reconsider<'a>(ranks: impl IntoIterator<Item = (FitOfRank<'a>, bool)>, now: Moment) {
+///
+/// Returns which; `None` if nothing is known that they could start over from.
+pub fn reconsider<'a>(ranks: impl IntoIterator<Item = FitOfRank<'a>>, now: Moment) -> Option<Anew> {
     let mut stale = Vec::new();
     let mut fresh = Vec::new();
-    for ((fit, measured_at), is_idle) in ranks {
+    for (place, FitOfRank { fit, measured_at, is_idle }) in ranks.into_iter().enumerate() {
         let Some(age) = measured_at.map(|at| now.seconds_since(at)) else { continue };
         let is_known = fit.samples() >= KNOWN_SAMPLES;
         if age <= STALE_SECONDS {
             fresh.push(fit.coefficients());
         } else if is_idle && (!is_known || age > KNOWN_STALE_SECONDS) {
-            stale.push((fit, measured_at));
+            stale.push((place, fit));
         }
     }
-    let Some(common) = Coefficients::median(&fresh) else { return };
+    let common = Coefficients::median(&fresh)?;
     let typical = |c: &Coefficients| c.predict_seconds(TYPICAL_PROMPT_TOKENS, 0);
-    for (fit, measured_at) in stale {
-        if typical(&fit.coefficients()) > typical(&common) {
-            fit.start_over(common);
-            *measured_at = None;
-        }
-    }
+    stale.retain(|(_, fit)| typical(&fit.coefficients()) > typical(&common));
+    Some(Anew { ranks: stale.into_iter().map(|(place, _)| place).collect(), common })
 }
 
 #[cfg(test)]
@@ -58,9 +73,12 @@ mod tests {
     fn after(first: Coefficients, measured: [Option<u64>; 2], is_idle: bool) -> Coefficients {
         let at = |seconds| Moment::ZERO + Duration::from_secs(seconds);
         let mut fits = [PrefillFit::new(first), PrefillFit::default()];
-        let mut measured = measured.map(|seconds| seconds.map(at));
-        let ranks = fits.iter_mut().zip(&mut measured).map(|rank| (rank, is_idle));
-        reconsider(ranks, at(20));
+        let measured = measured.map(|seconds| seconds.map(at));
+        let known = fits.iter().zip(measured);
+        let known = known.map(|(fit, measured_at)| FitOfRank { fit, measured_at, is_idle });
+        if let Some(anew) = reconsider(known, at(20)) {
+            anew.ranks.iter().for_each(|place| fits[*place].start_over(anew.common));
+        }
         fits[0].coefficients()
     }
 
@@ -82,12 +100,15 @@ mod tests {
         let shape = crate::Shape::prefill(1_000, 0);
         (0..KNOWN_SAMPLES).for_each(|_| known.observe(&shape, SLOW.seconds(&shape)));
         for (seconds, starts_over) in [(60.0, false), (KNOWN_STALE_SECONDS + 2.0, true)] {
-            let (mut slow, mut fast) = (known.clone(), PrefillFit::default());
             let now = Moment::from_secs_f64(seconds);
-            let mut measured = [Some(Moment::from_secs_f64(1.0)), Some(now)];
-            let [first, second] = &mut measured;
-            reconsider([((&mut slow, first), true), ((&mut fast, second), true)], now);
-            assert_eq!(slow.coefficients() == Coefficients::DEFAULT, starts_over, "{seconds}");
+            let (slow, fast) = (known.clone(), PrefillFit::default());
+            let ranks = [(&slow, 1.0), (&fast, seconds)].map(|(fit, at)| {
+                let measured_at = Some(Moment::from_secs_f64(at));
+                FitOfRank { fit, measured_at, is_idle: true }
+            });
+            let anew = reconsider(ranks, now).expect("one was measured just now");
+            assert_eq!(anew.ranks == [0], starts_over, "{seconds}");
+            assert_eq!(anew.common, Coefficients::DEFAULT);
         }
     }
 

@@ -1,5 +1,7 @@
 //! How often something happens at a rank, lately.
 
+use std::time::Duration;
+
 use domain::Moment;
 
 /// Time over which arrivals are averaged, in seconds. Long enough to see a few requests of
@@ -10,44 +12,103 @@ const ARRIVALS_WINDOW_SECONDS: f64 = 10.0;
 /// nothing yet of how many will follow.
 const FIRST_SECONDS: f64 = 0.25;
 
+/// Weights are kept as of the last moment that is a multiple of this: moments that all rates
+/// share, so that one exponential serves many of them.
+const LANDMARK: Duration = Duration::from_secs(60);
+
+/// What fading over one window leaves at one moment. Rates are asked a thousand at a time, and
+/// nearly all of them have the same landmark.
+#[derive(Clone, Copy, Debug)]
+pub struct Fading {
+    window_seconds: f64,
+    now: Moment,
+    since: Moment,
+    left: f64,
+    /// What is left at most of what was not watched.
+    most_unwatched: f64,
+}
+
+impl Fading {
+    fn new(window_seconds: f64, now: Moment) -> Self {
+        let most_unwatched = (-FIRST_SECONDS / window_seconds).exp();
+        Self { window_seconds, now, since: now, left: 1.0, most_unwatched }
+    }
+
+    /// The fading of arrivals.
+    pub fn of_arrivals(now: Moment) -> Self {
+        Self::new(ARRIVALS_WINDOW_SECONDS, now)
+    }
+
+    /// The moment.
+    pub fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// What is left of something from then; a later moment than this one is taken for it.
+    fn left(&mut self, since: Moment) -> f64 {
+        if since != self.since {
+            self.left = (-self.now.seconds_since(since) / self.window_seconds).exp();
+            self.since = since;
+        }
+        self.left
+    }
+}
+
 /// A rate with exponential forgetting, unbiased from the first second on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     window_seconds: f64,
-    /// What was recorded, each weighted by e^(-age / window), as of `at`.
+    /// What was recorded, each weighted by e^((time - landmark) / window).
     weight: f64,
-    at: Moment,
-    /// The first record: before it, nothing was there to be counted.
-    first: Option<Moment>,
+    /// e^((first - landmark) / window): when the first record came, before which nothing was
+    /// there to be counted. Zero for long ago.
+    first: f64,
+    landmark: Moment,
+    is_empty: bool,
 }
 
 impl Rate {
     /// A rate of nothing yet, averaged over so many seconds.
     pub(super) fn over(window_seconds: f64) -> Self {
-        Self { window_seconds, weight: 0.0, at: Moment::ZERO, first: None }
+        Self { window_seconds, weight: 0.0, first: 0.0, landmark: Moment::ZERO, is_empty: true }
     }
 
     pub(super) fn record(&mut self, amount: f64, now: Moment) {
-        self.weight = self.weight_at(now) + amount;
-        self.at = self.at.max(now);
-        self.first.get_or_insert(now);
+        let landmark = LANDMARK.as_nanos() as u64;
+        let landmark = Moment::from_nanos(now.as_nanos() / landmark * landmark);
+        if landmark > self.landmark {
+            let left = Fading::new(self.window_seconds, landmark).left(self.landmark);
+            self.weight *= left;
+            self.first *= left;
+            self.landmark = landmark;
+        }
+        let here = (now.seconds_since(self.landmark) / self.window_seconds).exp();
+        self.weight += amount * here;
+        if std::mem::take(&mut self.is_empty) {
+            self.first = here;
+        }
     }
 
-    /// Amount per second. An exponentially weighted sum over the time that was watched, as
-    /// weighted: `n / (w · (1 - e^(-t/w)))`.
+    /// [`Self::at`] one moment.
     pub(super) fn per_second(&self, now: Moment) -> f64 {
-        let Some(first) = self.first else { return 0.0 };
-        let watched = now.seconds_since(first).max(FIRST_SECONDS) / self.window_seconds;
-        self.weight_at(now) / (self.window_seconds * -(-watched).exp_m1())
+        self.at(&mut Fading::new(self.window_seconds, now))
     }
 
-    fn weight_at(&self, now: Moment) -> f64 {
-        self.weight * (-now.seconds_since(self.at) / self.window_seconds).exp()
+    /// Amount per second at the moment of `fading`, whose window must be this rate's. An
+    /// exponentially weighted sum over the time that was watched, as weighted:
+    /// `n / (w · (1 - e^(-t/w)))`.
+    fn at(&self, fading: &mut Fading) -> f64 {
+        if self.is_empty {
+            return 0.0;
+        }
+        let left = fading.left(self.landmark);
+        let unwatched = (self.first * left).min(fading.most_unwatched);
+        self.weight * left / (self.window_seconds * (1.0 - unwatched))
     }
 }
 
 /// Requests that come to a rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Arrivals(Rate);
 
 impl Default for Arrivals {
@@ -62,14 +123,18 @@ impl Arrivals {
     }
 
     /// Arrivals per second.
-    pub(super) fn per_second(&self, now: Moment) -> f64 {
-        self.0.per_second(now)
+    pub(super) fn per_second(&self, fading: &mut Fading) -> f64 {
+        self.0.at(fading)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn per_second(arrivals: &Arrivals, now: Moment) -> f64 {
+        arrivals.per_second(&mut Fading::of_arrivals(now))
+    }
 
     fn steady(per_second: f64, seconds: f64) -> (Arrivals, Moment) {
         let mut arrivals = Arrivals::default();
@@ -85,7 +150,7 @@ mod tests {
     fn a_steady_rate_is_found_from_the_first_second_on() {
         for (rate, seconds) in [(100.0, 1.0), (100.0, 30.0), (0.5, 60.0)] {
             let (arrivals, now) = steady(rate, seconds);
-            let seen = arrivals.per_second(now);
+            let seen = per_second(&arrivals, now);
             assert!((seen / rate - 1.0).abs() < 0.1, "{rate}/s seen as {seen}/s after {seconds} s");
         }
     }
@@ -94,7 +159,7 @@ mod tests {
     fn a_rank_that_is_no_longer_chosen_is_forgotten() {
         let (arrivals, now) = steady(100.0, 10.0);
         let later = now + std::time::Duration::from_secs(60);
-        assert!(arrivals.per_second(later) < 1.0);
-        assert_eq!(Arrivals::default().per_second(now), 0.0);
+        assert!(per_second(&arrivals, later) < 1.0);
+        assert_eq!(per_second(&Arrivals::default(), now), 0.0);
     }
 }

@@ -44,10 +44,27 @@ struct Cell {
 
 /// What the engine counted beyond our own, smoothed. Negative while requests are on their way.
 #[derive(Clone, Copy, Debug)]
-struct Excess {
+pub(super) struct Excess {
     at: Moment,
     requests: f64,
     waiting: f64,
+}
+
+impl Excess {
+    /// Foreign requests, running or waiting.
+    pub(super) fn requests(&self, now: Moment) -> f64 {
+        if self.is_stale(now) { 0.0 } else { beyond_tolerance(self.requests) }
+    }
+
+    /// Foreign requests that have not begun.
+    pub(super) fn waiting(&self, now: Moment) -> f64 {
+        let waiting = if self.is_stale(now) { 0.0 } else { beyond_tolerance(self.waiting) };
+        waiting.min(self.requests(now))
+    }
+
+    fn is_stale(&self, now: Moment) -> bool {
+        now - self.at > STALE
+    }
 }
 
 /// The estimate for one rank.
@@ -98,19 +115,9 @@ impl Foreign {
         });
     }
 
-    /// Foreign requests, running or waiting.
-    pub(super) fn requests(&self, now: Moment) -> f64 {
-        self.fresh(now).map_or(0.0, |e| beyond_tolerance(e.requests))
-    }
-
-    /// Foreign requests that have not begun.
-    pub(super) fn waiting(&self, now: Moment) -> f64 {
-        self.fresh(now)
-            .map_or(0.0, |e| beyond_tolerance(e.waiting).min(beyond_tolerance(e.requests)))
-    }
-
-    fn fresh(&self, now: Moment) -> Option<&Excess> {
-        self.excess.as_ref().filter(|e| now - e.at <= STALE)
+    /// What was found at the last reading.
+    pub(super) fn excess(&self) -> Option<Excess> {
+        self.excess
     }
 
     /// The most we had within [`SLACK`] of `at`; `None` if that is forgotten.

@@ -540,3 +540,44 @@ proptest! {
         prop_assert_eq!(book.booked_seconds(now), 0.0);
     }
 }
+
+proptest! {
+    #[test]
+    fn asking_for_starts_only_when_due_is_asking_all_the_time(
+        steps in prop::collection::vec((any_step(), any::<u8>()), 0..120),
+    ) {
+        let (mut asked, mut spared) = (LoadBook::new(), LoadBook::new());
+        let mut now = Moment::from_nanos(1);
+        for (step, room) in steps {
+            let start = |book: &mut LoadBook| {
+                let mut told = Vec::new();
+                book.start_due(now, |lease, due| {
+                    told.push((lease, due));
+                    u64::from(room) % 5 != lease.0 % 5
+                });
+                told
+            };
+            let told = start(&mut asked);
+            let due = spared.next_due().is_some_and(|due| due <= now);
+            prop_assert_eq!(if due { start(&mut spared) } else { Vec::new() }, told);
+            for book in [&mut asked, &mut spared] {
+                match step {
+                    Step::Book { lease, tokens, seconds, streaming } => {
+                        book.book(LeaseId(lease), work(tokens, seconds), streaming, now);
+                    }
+                    Step::FirstToken { lease } => {
+                        book.first_token(LeaseId(lease), now);
+                    }
+                    Step::End { lease } => {
+                        book.end(LeaseId(lease), now);
+                    }
+                    Step::Starts | Step::Wait { .. } => {}
+                }
+            }
+            if let Step::Wait { millis } = step {
+                now = now + Duration::from_millis(millis);
+            }
+            prop_assert_eq!(format!("{:?}", asked.snapshot()), format!("{:?}", spared.snapshot()));
+        }
+    }
+}

@@ -4,8 +4,9 @@ use domain::DecisionReason;
 use proptest::prelude::*;
 
 use super::*;
+use crate::PrefillFit;
 
-static FIT: LazyLock<PrefillFit> = LazyLock::new(PrefillFit::default);
+static FIT: LazyLock<Coefficients> = LazyLock::new(|| PrefillFit::default().coefficients());
 
 /// A candidate for a prompt of 4,000 tokens, idle, with an empty cache.
 fn idle() -> CandidateView<'static> {
@@ -88,10 +89,10 @@ fn the_score_is_the_sum_of_its_parts() {
     };
     let selection = select(&Config::default(), &[view]);
     let scored = selection.ranked[0];
-    assert_eq!(scored.parts.network_seconds, 0.01 + FIT.coefficients().latency_seconds);
+    assert_eq!(scored.parts.network_seconds, 0.01 + FIT.latency_seconds);
     assert_eq!(scored.parts.queue_delay_seconds, 0.2);
     assert_eq!(scored.parts.prefill_seconds, FIT.predict_seconds(2_400, 1_600));
-    let again = FIT.coefficients().per_token_seconds * 1_000.0;
+    let again = FIT.per_token_seconds * 1_000.0;
     assert!((scored.parts.eviction_cost_seconds - again).abs() < 1e-12);
     assert_eq!(scored.total_seconds, scored.parts.total_seconds());
     assert_eq!(selection.reason, DecisionReason::OnlyCandidate);
@@ -99,7 +100,7 @@ fn the_score_is_the_sum_of_its_parts() {
 
 #[test]
 fn what_passes_at_once_is_waited_for_once() {
-    let coefficients = FIT.coefficients();
+    let coefficients = *FIT;
     let parts = |view: CandidateView<'static>| score(&Config::default(), &view, 1.0);
     let busy = |view| CandidateView { running: 20, ..view };
     let step_wait = coefficients.step_wait_seconds(20);
@@ -177,8 +178,20 @@ fn a_slower_engine_is_charged_its_own_time() {
         per_token_seconds: 1e-3,
         ..crate::Coefficients::DEFAULT
     });
-    let warm_and_slow = CandidateView { fit: &slow, ..holding(100) };
+    let warm_and_slow = CandidateView { fit: slow.as_ref(), ..holding(100) };
     assert_winner(&[warm_and_slow, idle()], 1, DecisionReason::WarmerRankTooBusy);
+}
+
+#[test]
+fn a_rank_whose_queue_is_longer_than_the_best_costs_is_not_asked_what_it_would_evict() {
+    let mut views: Vec<_> = (0..100).map(|at| queued(f64::from(at), idle())).collect();
+    let mut asked = Vec::new();
+    select_sparing(&Config::default(), &mut views, |place, _| {
+        asked.push(place);
+        100.0
+    });
+    asked.sort_unstable();
+    assert_eq!(asked, (0..RANKED_LIMIT).collect::<Vec<_>>());
 }
 
 #[test]
@@ -268,12 +281,10 @@ fn any_config() -> impl Strategy<Value = Config> {
 fn naive_winner(config: &Config, views: &[CandidateView<'_>]) -> u64 {
     let total = |view: &CandidateView<'_>| {
         view.network_seconds
-            + view.fit.coefficients().latency_seconds
+            + view.fit.latency_seconds
             + view.queue_delay_seconds
             + view.fit.predict_seconds(view.uncached_tokens, view.cached_tokens)
-            + config.eviction_weight
-                * view.fit.coefficients().per_token_seconds
-                * view.evicted_ask_tokens
+            + config.eviction_weight * view.fit.per_token_seconds * view.evicted_ask_tokens
     };
     let mut tied = views.to_vec();
     match config.policy {
@@ -331,6 +342,33 @@ proptest! {
         };
         prop_assert_eq!(turns(&views), turns(&shuffled));
         prop_assert_eq!(select(&config, &views).reason, select(&config, &shuffled).reason);
+    }
+
+    #[test]
+    fn asking_sparingly_chooses_and_ranks_as_asking_for_all(
+        config in any_config(),
+        views in any_views(60),
+        all_idle in any::<bool>(),
+    ) {
+        let mut views = views;
+        if all_idle {
+            views.iter_mut().for_each(|view| view.queue_delay_seconds = 0.0);
+        }
+        let mut unknown = views.clone();
+        unknown.iter_mut().for_each(|view| view.evicted_ask_tokens = 0.0);
+        let mut asked = Vec::new();
+        let sparing = select_sparing(&config, &mut unknown, |place, _| {
+            asked.push(place);
+            views[place].evicted_ask_tokens
+        });
+        prop_assert_eq!(&sparing, &select(&config, &views));
+        for place in sparing.ranked.iter().map(|scored| scored.index) {
+            prop_assert_eq!(unknown[place].evicted_ask_tokens, views[place].evicted_ask_tokens);
+        }
+        let questions = asked.len();
+        asked.sort_unstable();
+        asked.dedup();
+        prop_assert_eq!(asked.len(), questions, "nobody is asked twice");
     }
 
     #[test]

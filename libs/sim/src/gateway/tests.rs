@@ -108,7 +108,7 @@ fn choose(policy: RoutePolicy, held: &[(u32, u32)]) -> usize {
             running: 0,
             last_chosen: i as u64,
             saturated: false,
-            fit: &fit,
+            fit: fit.as_ref(),
         })
         .collect();
     let keys = keys(1, 8);
@@ -149,7 +149,7 @@ fn a_hash_goes_by_the_blocks_that_it_is_told() {
         running: 0,
         last_chosen: 0,
         saturated: false,
-        fit: &fit,
+        fit: fit.as_ref(),
     };
     let views = [view; 8];
     let mut by_first = chooser(RoutePolicy::ConsistentHash1, 8);

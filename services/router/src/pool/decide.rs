@@ -4,17 +4,21 @@
 //! `scheduling`, then the booking as a step of its own.
 
 use domain::{
-    BlockUnit, Decision, Evidence, EvidenceLevel, KeyList, LeaseId, Moment, Prompt, RejectReason,
-    Route, ScoreParts,
+    BlockUnit, Decision, DecisionReason, Evidence, EvidenceLevel, KeyList, LeaseId, Moment, Prompt,
+    RejectReason, Route, ScoreParts,
 };
 use std::time::Duration;
 
-use scheduling::{CandidateView, Config, Policy, SATURATED_SECONDS, Selection, select};
+use kv_index::Slot;
+use scheduling::{
+    CandidateView, Config, Fading, Policy, SATURATED_SECONDS, Selection, select_sparing,
+};
 
 use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
 use super::measure::{Measure, cached_tokens};
-use super::profile::Profile;
+use super::profile::TokenBlocks;
 use super::rank::Standing;
+use super::ranks::Digest;
 use super::{Routed, State, has_room};
 use crate::explain::Trace;
 
@@ -31,10 +35,10 @@ pub(super) struct Prospect {
     list: Option<usize>,
     pub(super) level: EvidenceLevel,
     measure: Option<Measure>,
+    slot: Option<Slot>,
     pub(super) matched_blocks: u32,
     pub(super) cached_tokens: u32,
     pub(super) uncached_tokens: u32,
-    evicted_ask_tokens: f64,
     queue_delay_seconds: f64,
 }
 
@@ -50,34 +54,77 @@ impl Prospect {
             blocks: self.prompt_blocks(),
         }
     }
+
+    /// The rank as the choice sees it, but for what the prompt would evict there.
+    pub(super) fn view<'a>(&self, rank: &'a Digest, fading: &mut Fading) -> CandidateView<'a> {
+        let (load, now) = (&rank.load, fading.now());
+        CandidateView {
+            matched_blocks: self.matched_blocks,
+            cached_tokens: self.cached_tokens,
+            uncached_tokens: self.uncached_tokens,
+            queue_delay_seconds: self.queue_delay_seconds,
+            network_seconds: rank.network_seconds,
+            evicted_ask_tokens: 0.0,
+            booked_seconds: load.booked_seconds(now),
+            arrivals_per_second: load.arrivals_per_second(fading),
+            in_flight: load.all_in_flight(now),
+            running: load.running(),
+            last_chosen: rank.last_chosen,
+            saturated: self.queue_delay_seconds > SATURATED_SECONDS,
+            fit: &rank.fit,
+        }
+    }
 }
 
-/// Which of a prompt's key lists speaks of a rank's cache.
-struct Fitting {
+/// A prompt as the ranks' caches are asked for it.
+pub(super) struct Asked<'a> {
+    pub(super) prompt: Option<&'a Prompt>,
+    /// One for each kind of ranks that there is; of a prompt only.
+    readings: Vec<Reading>,
+    pub(super) now: Moment,
+}
+
+impl<'a> Asked<'a> {
+    fn by(&self, tokens: Option<TokenBlocks>) -> Option<(&'a Prompt, &Reading)> {
+        let reading = self.readings.iter().find(|reading| reading.tokens == tokens)?;
+        Some((self.prompt?, reading))
+    }
+}
+
+/// How a prompt is read where the engine's tokens are known in these blocks, or not at all. Most
+/// ranks of a pool read it alike.
+struct Reading {
+    tokens: Option<TokenBlocks>,
     unit: BlockUnit,
+    /// Which of the prompt's key lists speaks of the cache.
     list: Option<usize>,
     /// What it is worth; without a list, the rank's level stays.
     level: Option<EvidenceLevel>,
+    /// The index of the unit.
+    mirror: usize,
+    measure: Measure,
 }
 
-impl Fitting {
-    fn new(profile: &Profile, prompt: &Prompt) -> Self {
+impl Reading {
+    fn new(tokens: Option<TokenBlocks>, prompt: &Prompt, state: &mut State) -> Self {
         let find = |unit: BlockUnit| prompt.keys.iter().position(|l: &KeyList| l.unit == unit);
-        let token_list = profile.tokens.and_then(|t| find(t.unit).map(|list| (t.unit, list)));
+        let token_list = tokens.and_then(|t| find(t.unit).map(|list| (t.unit, list)));
         let (unit, list, level) = match (token_list, find(BlockUnit::TEXT)) {
             (Some((unit, list)), _) => (unit, Some(list), Some(EvidenceLevel::Model)),
             (None, Some(list)) => (BlockUnit::TEXT, Some(list), Some(EvidenceLevel::Text)),
             // Nothing to match, but the prompt will press on the cache all the same.
-            (None, None) => (profile.tokens.map_or(BlockUnit::TEXT, |t| t.unit), None, None),
+            (None, None) => (tokens.map_or(BlockUnit::TEXT, |t| t.unit), None, None),
         };
-        Self { unit, list, level }
+        let measure = Measure::new(unit, prompt, state.bytes_per_token);
+        Self { tokens, unit, list, level, mirror: state.mirror(unit), measure }
     }
 }
 
 impl State {
     pub(super) fn route(&mut self, route: &Route, now: Moment) -> Routed {
         self.advance(now);
-        let standings: Vec<Standing> = self.ranks.iter().map(|r| r.standing(route, now)).collect();
+        self.ranks.refresh();
+        let standings = self.standings(route, now);
         let eligible = self.eligible(&standings);
         if eligible.is_empty() {
             let reason = if standings.contains(&Standing::Excluded) {
@@ -91,13 +138,23 @@ impl State {
             trace.rejected = Some(reason);
             return (Err(reason), trace);
         }
-        self.seat(&eligible, route.prompt.as_ref());
+        let asked = self.ask(route.prompt.as_ref(), &eligible, now);
         self.match_prompt(route.prompt.as_ref());
-        let prospects = self.prospects(&eligible, route.prompt.as_ref(), now);
-        let selection = self.choose(route, &prospects, now);
-        let trace = self.explain(route, &standings, &prospects, &selection, now);
-        let decision = self.book(route, &prospects, &selection, now);
+        let mut selection = self.choose(&asked, &eligible);
+        // From now on by their places among all ranks.
+        selection.ranked.iter_mut().for_each(|scored| scored.index = eligible[scored.index]);
+        let trace = self.explain(route, &asked, &standings, &selection);
+        let decision = self.book(route, &asked, &selection);
         (Ok(decision), trace)
+    }
+
+    fn standings(&self, route: &Route, now: Moment) -> Vec<Standing> {
+        let is_plain = route.model == self.model && route.excluded.is_empty();
+        let standing = |at| match is_plain && self.ranks.digest(at).is_open {
+            true => Standing::Eligible,
+            false => self.ranks[at].standing(route, now),
+        };
+        (0..self.ranks.len()).map(standing).collect()
     }
 
     /// Ranks that may be chosen. Where every one left is broken, the one that failed longest ago
@@ -116,140 +173,121 @@ impl State {
         eligible
     }
 
-    /// Gives every eligible rank its slot in the index that will be asked. Later the index must
-    /// not change any more until the choice is made.
-    fn seat(&mut self, eligible: &[usize], prompt: Option<&Prompt>) {
-        let Some(prompt) = prompt else { return };
+    /// Reads the prompt, and gives every eligible rank its slot in the index that will be asked.
+    /// Later the index must not change any more until the choice is made.
+    fn ask<'a>(
+        &mut self,
+        prompt: Option<&'a Prompt>,
+        eligible: &[usize],
+        now: Moment,
+    ) -> Asked<'a> {
+        let mut asked = Asked { prompt, readings: Vec::new(), now };
+        let Some(prompt) = prompt else { return asked };
         for &at in eligible {
-            let profile = self.ranks[at].profile;
-            if profile.caches {
-                let number = self.mirror(Fitting::new(&profile, prompt).unit);
-                self.ensure_slot(at, number);
+            let Digest { caches, tokens, .. } = *self.ranks.digest(at);
+            if asked.by(tokens).is_none() {
+                asked.readings.push(Reading::new(tokens, prompt, self));
+            }
+            if let Some((_, reading)) = asked.by(tokens).filter(|_| caches)
+                && self.ranks.slot(at, reading.mirror).is_none()
+            {
+                self.ensure_slot(at, reading.mirror);
             }
         }
+        self.ranks.refresh();
+        asked
     }
 
     /// Looks the prompt up in every index that one of its key lists fits.
     fn match_prompt(&mut self, prompt: Option<&Prompt>) {
         for mirror in &mut self.mirrors {
             mirror.matches.clear();
+            mirror.held.clear();
             if let Some(list) = prompt.and_then(|p| p.keys.iter().find(|l| l.unit == mirror.unit)) {
                 mirror.index.match_prefix(&list.keys, &mut mirror.matches);
-                // Every rank's share will be asked for.
-                mirror.index.list_all(&mut mirror.matches);
+                mirror.index.blocks_by_slot(&mirror.matches, &mut mirror.held);
             }
         }
     }
 
-    fn prospects(
-        &mut self,
-        eligible: &[usize],
-        prompt: Option<&Prompt>,
-        now: Moment,
-    ) -> Vec<Prospect> {
-        eligible
-            .iter()
-            .map(|&at| {
-                let queue_delay_seconds = self.ranks[at].load.queue_delay_seconds(now);
-                match prompt {
-                    Some(prompt) => self.prospect(at, prompt, queue_delay_seconds),
-                    None => Prospect {
-                        at,
-                        mirror: None,
-                        list: None,
-                        level: self.ranks[at].level,
-                        measure: None,
-                        matched_blocks: 0,
-                        cached_tokens: 0,
-                        uncached_tokens: 0,
-                        evicted_ask_tokens: 0.0,
-                        queue_delay_seconds,
-                    },
-                }
-            })
-            .collect()
-    }
-
-    fn prospect(&mut self, at: usize, prompt: &Prompt, queue_delay_seconds: f64) -> Prospect {
-        let profile = self.ranks[at].profile;
-        let Fitting { unit, list, level } = Fitting::new(&profile, prompt);
-        let level = level.unwrap_or(self.ranks[at].level);
-        let measure = Measure::new(unit, prompt, self.bytes_per_token);
+    /// What the rank at this place would do with the prompt.
+    #[inline]
+    pub(super) fn prospect(&self, at: usize, asked: &Asked<'_>) -> Prospect {
+        let rank = self.ranks.digest(at);
         let mut prospect = Prospect {
             at,
             mirror: None,
-            list,
-            level: if profile.caches { level } else { EvidenceLevel::Model },
-            measure: Some(measure),
+            list: None,
+            level: rank.level,
+            measure: None,
+            slot: None,
             matched_blocks: 0,
             cached_tokens: 0,
-            uncached_tokens: prompt.tokens,
-            evicted_ask_tokens: 0.0,
-            queue_delay_seconds,
+            uncached_tokens: 0,
+            queue_delay_seconds: rank.load.queue_delay_seconds(asked.now),
         };
-        if !profile.caches {
+        let Some((prompt, reading)) = asked.by(rank.tokens) else { return prospect };
+        let level = reading.level.unwrap_or(rank.level);
+        prospect.list = reading.list;
+        prospect.level = if rank.caches { level } else { EvidenceLevel::Model };
+        prospect.measure = Some(reading.measure);
+        prospect.uncached_tokens = prompt.tokens;
+        if !rank.caches {
             return prospect;
         }
-        let Some(number) = self.mirrors.iter().position(|m| m.unit == unit) else {
-            return prospect;
-        };
-        prospect.mirror = Some(number);
-        prospect.level = self.level(at, prospect.level, prospect.mirror);
-        let mirror = &mut self.mirrors[number];
-        let Some(slot) = self.ranks[at].slot(number) else { return prospect };
-        prospect.matched_blocks = match list {
-            Some(_) => mirror.index.matched(&mirror.matches, slot).map_or(0, |m| m.blocks),
-            None => 0,
-        };
+        prospect.mirror = Some(reading.mirror);
+        let Some(slot) = self.ranks.slot(at, reading.mirror) else { return prospect };
+        prospect.slot = Some(slot);
+        let mirror = &self.mirrors[reading.mirror];
+        prospect.level = mirror.level(slot, prospect.level);
+        prospect.matched_blocks = mirror.held(slot);
         if self.answers.is_likely() {
             prospect.matched_blocks += mirror.matches.answer_blocks(slot);
         }
-        let engine_block = profile.tokens.map_or(1, |t| t.engine_block);
-        let cached = cached_tokens(unit, prompt, prospect.matched_blocks, engine_block);
-        prospect.cached_tokens = (f64::from(cached) * mirror.feedback.trust(slot)) as u32;
+        if prospect.matched_blocks > 0 {
+            let engine_block = rank.tokens.map_or(1, |t| t.engine_block);
+            let cached = cached_tokens(reading.unit, prompt, prospect.matched_blocks, engine_block);
+            prospect.cached_tokens = (f64::from(cached) * mirror.feedback.trust(slot)) as u32;
+        }
         prospect.uncached_tokens = prompt.tokens - prospect.cached_tokens;
-        let new_blocks = measure.prompt_blocks().saturating_sub(prospect.matched_blocks);
-        let asks = mirror.index.asks_evicted_by(slot, new_blocks);
-        prospect.evicted_ask_tokens = asks * measure.block_tokens();
         prospect
     }
 
-    fn choose(&self, route: &Route, prospects: &[Prospect], now: Moment) -> Selection {
-        let views: Vec<CandidateView<'_>> =
-            prospects.iter().map(|p| self.candidate_view(p, now)).collect();
-        if route.prompt.is_none() {
-            return select(&Config { policy: Policy::LeastLoad, ..self.config }, &views);
-        }
-        select(&self.config, &views)
-    }
-
-    pub(super) fn candidate_view(&self, prospect: &Prospect, now: Moment) -> CandidateView<'_> {
-        let rank = &self.ranks[prospect.at];
-        CandidateView {
-            matched_blocks: prospect.matched_blocks,
-            cached_tokens: prospect.cached_tokens,
-            uncached_tokens: prospect.uncached_tokens,
-            queue_delay_seconds: prospect.queue_delay_seconds,
-            network_seconds: rank.seen.network.as_secs_f64(),
-            evicted_ask_tokens: prospect.evicted_ask_tokens,
-            booked_seconds: rank.load.booked_seconds(now),
-            arrivals_per_second: rank.load.arrivals_per_second(now),
-            in_flight: rank.load.in_flight() + rank.load.foreign_requests(now).round() as u32,
-            running: rank.load.running(),
-            last_chosen: rank.last_chosen,
-            saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
-            fit: &rank.fit,
+    /// What the prompt would evict from the rank, of which it has so many blocks.
+    pub(super) fn evicted_ask_tokens(&mut self, prospect: &Prospect) -> f64 {
+        match (prospect.mirror, prospect.slot, prospect.measure) {
+            (Some(mirror), Some(slot), Some(measure)) => {
+                self.mirrors[mirror].evicted_ask_tokens(slot, &measure, prospect.matched_blocks)
+            }
+            _ => 0.0,
         }
     }
 
-    fn book(
-        &mut self,
-        route: &Route,
-        prospects: &[Prospect],
-        selection: &Selection,
-        now: Moment,
-    ) -> Decision {
-        let prospect = &prospects[selection.ranked[0].index];
+    fn choose(&mut self, asked: &Asked<'_>, eligible: &[usize]) -> Selection {
+        let ranks = &self.ranks;
+        let mut fading = Fading::of_arrivals(asked.now);
+        let view = |at: &usize| self.prospect(*at, asked).view(ranks.digest(*at), &mut fading);
+        let mut views: Vec<CandidateView<'_>> = eligible.iter().map(view).collect();
+        let policy = if asked.prompt.is_none() { Policy::LeastLoad } else { self.config.policy };
+        let config = Config { policy, ..self.config };
+        let mirrors = &mut self.mirrors;
+        let evicted = |place: usize, view: &CandidateView<'_>| {
+            let at = eligible[place];
+            let rank = ranks.digest(at);
+            let reading = asked.by(rank.tokens).filter(|_| rank.caches);
+            let Some((_, Reading { mirror, measure, .. })) = reading else { return 0.0 };
+            ranks.slot(at, *mirror).map_or(0.0, |slot| {
+                mirrors[*mirror].evicted_ask_tokens(slot, measure, view.matched_blocks)
+            })
+        };
+        select_sparing(&config, &mut views, evicted)
+    }
+
+    fn book(&mut self, route: &Route, asked: &Asked<'_>, selection: &Selection) -> Decision {
+        let now = asked.now;
+        let ranked = selection.ranked.iter().take(1 + OTHERS);
+        let others: Vec<usize> = ranked.skip(1).map(|scored| scored.index).collect();
+        let prospect = &self.prospect(selection.ranked[0].index, asked);
         let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect));
         let fits = has_room(&self.mirrors, blocks.as_ref());
         let parts = self.forecast(prospect, selection, fits, now);
@@ -287,7 +325,7 @@ impl State {
         self.leases.insert(id, lease);
         self.metrics.leases.set(self.leases.len() as i64);
         self.metrics.decided(selection.reason);
-        self.decision(id, prospects, selection, parts)
+        self.decision(id, prospect, &others, (parts, selection.reason))
     }
 
     /// The winner's score, with the wait for room in its cache if it does not fit (`fits`) now.
@@ -317,7 +355,7 @@ impl State {
 
     fn book_blocks(&mut self, prompt: &Prompt, prospect: &Prospect) -> Option<BookedBlocks> {
         let (number, measure) = (prospect.mirror?, prospect.measure?);
-        let slot = self.ranks[prospect.at].slot(number)?;
+        let slot = prospect.slot?;
         let keys = prospect.list.map_or(&[][..], |list| &prompt.keys[list].keys);
         let keyed = u32::try_from(keys.len()).unwrap_or(u32::MAX);
         let extra = measure.prompt_blocks().saturating_sub(keyed);
@@ -333,29 +371,22 @@ impl State {
     fn decision(
         &self,
         lease: LeaseId,
-        prospects: &[Prospect],
-        selection: &Selection,
-        parts: ScoreParts,
+        chosen: &Prospect,
+        others: &[usize],
+        (parts, reason): (ScoreParts, DecisionReason),
     ) -> Decision {
-        let chosen = &prospects[selection.ranked[0].index];
         let ttft = parts.ttft_seconds();
         Decision {
             lease,
             chosen: self.ranks[chosen.at].candidate(),
-            others: selection
-                .ranked
-                .iter()
-                .skip(1)
-                .take(OTHERS)
-                .map(|s| self.ranks[prospects[s.index].at].candidate())
-                .collect(),
+            others: others.iter().map(|at| self.ranks[*at].candidate()).collect(),
             evidence: Evidence {
                 matched_blocks: chosen.matched_blocks,
                 predicted_cached_tokens: chosen.cached_tokens,
                 predicted_ttft: Duration::try_from_secs_f64(ttft).unwrap_or(Duration::MAX),
                 parts,
                 level: chosen.level,
-                reason: selection.reason,
+                reason,
             },
         }
     }

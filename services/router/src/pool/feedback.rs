@@ -1,11 +1,12 @@
 //! What engines found in their caches, and what that makes of the mirrors.
 
 use domain::{EvidenceLevel, Usage};
+use kv_index::Slot;
 use kv_index::feedback::{Correction, Heard, Standing};
 
-use super::State;
 use super::measure::Measure;
 use super::rank::RankKey;
+use super::{Mirror, State};
 use crate::metrics::Purge;
 
 /// What a usage says of the cache, of a prompt whose first `keyed` blocks have keys.
@@ -24,30 +25,25 @@ pub(super) fn heard(measure: &Measure, keyed: u32, usage: Option<Usage>) -> Hear
     }
 }
 
-impl State {
-    /// The level at which a rank's content is known through the index `mirror`; `best` is what
-    /// its profile allows for.
-    pub(super) fn level(
-        &self,
-        at: usize,
-        best: EvidenceLevel,
-        mirror: Option<usize>,
-    ) -> EvidenceLevel {
-        let rank = &self.ranks[at];
-        let slot = mirror.and_then(|number| Some((number, rank.slot(number)?)));
-        let Some((number, slot)) = slot.filter(|_| best != EvidenceLevel::Text) else {
+impl Mirror {
+    /// The level at which the content of a slot's rank is known; `best` is what its profile allows
+    /// for.
+    pub(super) fn level(&self, slot: Slot, best: EvidenceLevel) -> EvidenceLevel {
+        if best == EvidenceLevel::Text {
             return best;
-        };
-        match self.mirrors[number].feedback.standing(slot) {
+        }
+        match self.feedback.standing(slot) {
             Standing::Silent => best,
             Standing::Confirmed => EvidenceLevel::Feedback,
             Standing::Distrusted => EvidenceLevel::Text,
         }
     }
+}
 
+impl State {
     /// Tells of what a report changed.
     pub(super) fn corrected(&mut self, key: RankKey, number: usize, correction: &Correction) {
-        let Some(&at) = self.position.get(&key) else { return };
+        let Some(at) = self.ranks.position(key) else { return };
         let rank = &self.ranks[at];
         let Some(slot) = rank.slot(number) else { return };
         let feedback = &self.mirrors[number].feedback;
@@ -74,7 +70,7 @@ impl State {
         }
         let best = rank.profile.level();
         if rank.profile.caches && self.mirrors[number].unit == rank.profile.unit() {
-            self.set_level(at, self.level(at, best, Some(number)));
+            self.set_level(at, self.mirrors[number].level(slot, best));
         }
     }
 }

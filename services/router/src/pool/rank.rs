@@ -110,7 +110,7 @@ impl Rank {
     pub(crate) fn standing(&self, route: &Route, now: Moment) -> Standing {
         if self.seen.state != BackendState::Ready {
             Standing::NotReady
-        } else if !self.names.contains(&route.model) {
+        } else if !self.serves(&route.model) {
             Standing::NotServed
         } else if route.excluded.contains(&self.id) {
             Standing::Excluded
@@ -119,6 +119,11 @@ impl Rank {
         } else {
             Standing::Eligible
         }
+    }
+
+    /// Whether its backend serves the model under this name.
+    pub(crate) fn serves(&self, name: &ModelId) -> bool {
+        self.names.contains(name)
     }
 
     pub(crate) fn candidate(&self) -> Candidate {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::{Backend, BackendId, Moment, RankId, RankState, ServedModel};
+use scheduling::fit::FitOfRank;
 use scheduling::{Coefficients, PrefillFit};
 
 use super::State;
@@ -33,13 +34,15 @@ impl State {
         for seat in changed {
             self.reseat(seat);
         }
+        // Here, so that no decision pays for it.
+        self.ranks.refresh();
     }
 
     fn reseat(&mut self, seat: &Seat<'_>) {
         let held = self.by_backend.remove(&seat.backend.id).unwrap_or_default();
         let mut known: HashMap<RankId, RankKey> = held
             .into_iter()
-            .filter_map(|key| Some((self.ranks[*self.position.get(&key)?].id.clone(), key)))
+            .filter_map(|key| Some((self.ranks[self.ranks.position(key)?].id.clone(), key)))
             .collect();
         let stays = |id: &RankId| {
             id.incarnation == seat.backend.incarnation
@@ -85,14 +88,13 @@ impl State {
         // Ranks that never were chosen differ by the order of their coming.
         self.turn += 1;
         rank.last_chosen = self.turn;
-        self.position.insert(key, self.ranks.len());
-        self.ranks.push(rank);
-        self.home(self.ranks.len() - 1);
+        let at = self.ranks.push(rank);
+        self.home(at);
         key
     }
 
     fn refresh(&mut self, key: RankKey, seat: &Seat<'_>, state: &RankState) {
-        let Some(&at) = self.position.get(&key) else { return };
+        let Some(at) = self.ranks.position(key) else { return };
         let rank = &mut self.ranks[at];
         let evicted = rank.profile.eviction;
         if !rank.observe(seat.backend, seat.model, state) {
@@ -111,7 +113,11 @@ impl State {
             mirror.set_told(slot, profile.told(mirror.unit, self.scaled_by));
         }
         self.home(at);
-        self.set_level(at, self.level(at, profile.level(), self.home_of(at)));
+        let home = self.home_of(at).and_then(|mirror| Some((mirror, self.ranks.slot(at, mirror)?)));
+        let level = home.map_or(profile.level(), |(mirror, slot)| {
+            self.mirrors[mirror].level(slot, profile.level())
+        });
+        self.set_level(at, level);
     }
 
     /// The slot that the rank's own profile calls for; others come when a Route needs them.
@@ -131,11 +137,7 @@ impl State {
 
     /// Takes a rank out. Its holders vanish at once; leases that are still open find no rank.
     fn retire(&mut self, key: RankKey) {
-        let Some(at) = self.position.remove(&key) else { return };
-        let rank = self.ranks.swap_remove(at);
-        if let Some(moved) = self.ranks.get(at) {
-            self.position.insert(moved.key, at);
-        }
+        let Some(rank) = self.ranks.remove(key) else { return };
         for &(mirror, slot) in rank.slots() {
             self.mirrors[mirror].index.remove_rank(slot);
             self.mirrors[mirror].feedback.remove(slot);
@@ -154,21 +156,29 @@ impl State {
     /// that turns out faster than the general prior would look better than all untried ones, and
     /// keep everything to itself.
     pub(super) fn share_prior(&mut self) {
-        if self.ranks.iter().any(|r| r.fit.samples() == 0) {
-            let prior = self.prior();
-            for rank in self.ranks.iter_mut().filter(|r| r.fit.samples() == 0) {
-                rank.fit = PrefillFit::new(prior);
-            }
+        let untried: Vec<usize> =
+            (0..self.ranks.len()).filter(|at| self.ranks[*at].fit.samples() == 0).collect();
+        if untried.is_empty() {
+            return;
+        }
+        let prior = self.prior();
+        for at in untried {
+            self.ranks[at].fit = PrefillFit::new(prior);
         }
     }
 
     /// Gives ranks that look slow and are not tried another chance.
     pub(super) fn reconsider(&mut self, now: Moment) {
-        let ranks = self.ranks.iter_mut().map(|rank| {
-            let is_idle = rank.load.in_flight() == 0;
-            ((&mut rank.fit, &mut rank.measured_at), is_idle)
+        let known = self.ranks.iter().map(|rank| FitOfRank {
+            fit: &rank.fit,
+            measured_at: rank.measured_at,
+            is_idle: rank.load.in_flight() == 0,
         });
-        scheduling::fit::reconsider(ranks, now);
+        let Some(anew) = scheduling::fit::reconsider(known, now) else { return };
+        for at in anew.ranks {
+            self.ranks[at].fit.start_over(anew.common);
+            self.ranks[at].measured_at = None;
+        }
     }
 
     /// Where a new rank's fit begins: in the middle of those that have samples.

@@ -28,7 +28,7 @@ impl State {
         let id = report.lease();
         let lease = self.leases.get_mut(&id)?;
         lease.heard = now;
-        if let Some(&at) = self.position.get(&lease.rank) {
+        if let Some(at) = self.ranks.position(lease.rank) {
             self.advance_rank(at, now);
         }
         match *report {
@@ -56,7 +56,7 @@ impl State {
         }
         let (key, forecast) = (lease.rank, lease.forecast);
         let seconds = now.seconds_since(lease.at);
-        let at = *self.position.get(&key)?;
+        let at = self.ranks.position(key)?;
         let rank = &mut self.ranks[at];
         if let Some(sample) = rank.load.first_token(id, now) {
             let network = rank.seen.network.as_secs_f64();
@@ -85,7 +85,7 @@ impl State {
         if lease.trial && lease.generated >= TRIAL_TOKENS {
             lease.trial = false;
             let key = lease.rank;
-            if let Some(rank) = self.rank_mut(key) {
+            if let Some(rank) = self.ranks.by_key_mut(key) {
                 rank.breaker.succeeded(true);
             }
         }
@@ -107,7 +107,7 @@ impl State {
         start(&mut self.mirrors, lease);
         let trial = std::mem::take(&mut lease.trial);
         let lease = self.close(id, Closing { usage, output_keys }, now)?;
-        if let Some(rank) = self.rank_mut(lease.rank) {
+        if let Some(rank) = self.ranks.by_key_mut(lease.rank) {
             rank.breaker.succeeded(trial);
             if let Some(delivered) = usage.and_then(|u| u.cached_tokens) {
                 let forecast = lease.forecast;
@@ -129,7 +129,7 @@ impl State {
         let trial = std::mem::take(&mut self.leases.get_mut(&id)?.trial);
         let lease = self.close(id, Closing::default(), now)?;
         let model = self.model.clone();
-        if let Some(rank) = self.rank_mut(lease.rank)
+        if let Some(rank) = self.ranks.by_key_mut(lease.rank)
             && rank.breaker.failed(class, trial, now)
         {
             rank.metrics.ejections.inc();
@@ -153,7 +153,7 @@ impl State {
         let lease = self.leases.remove(&id)?;
         self.metrics.leases.set(self.leases.len() as i64);
         let trial = lease.trial;
-        if let Some(rank) = self.rank_mut(lease.rank) {
+        if let Some(rank) = self.ranks.by_key_mut(lease.rank) {
             rank.end(id, now);
             if trial {
                 rank.breaker.released();
@@ -210,7 +210,7 @@ impl State {
             return;
         }
         self.scaled_by = self.bytes_per_token;
-        for rank in &self.ranks {
+        for rank in self.ranks.iter() {
             for &(mirror, slot) in rank.slots() {
                 let mirror = &mut self.mirrors[mirror];
                 if mirror.unit == BlockUnit::TEXT {

@@ -1,21 +1,21 @@
 //! What is kept of a choice, for those who ask later.
 
-use domain::{Moment, Route, ScoreParts};
-use scheduling::{Selection, score};
+use domain::{Route, ScoreParts};
+use scheduling::{CandidateView, Fading, Selection, score};
 
 use super::State;
-use super::decide::Prospect;
+use super::decide::{Asked, Prospect};
 use super::rank::{Rank, Standing};
 use crate::explain::{Line, Trace, Verdict};
 
 impl State {
+    /// `selection` names ranks by their places among all.
     pub(super) fn explain(
-        &self,
+        &mut self,
         route: &Route,
+        asked: &Asked<'_>,
         standings: &[Standing],
-        prospects: &[Prospect],
         selection: &Selection,
-        now: Moment,
     ) -> Trace {
         let mut trace = Trace::new(route);
         trace.reason = Some(selection.reason);
@@ -25,10 +25,10 @@ impl State {
                 0 => Verdict::Chosen,
                 _ => Verdict::Behind { seconds: scored.total_seconds - best },
             };
-            let prospect = &prospects[scored.index];
-            trace.push_scored(|| self.line(prospect, verdict, scored.parts));
+            let prospect = self.prospect(scored.index, asked);
+            trace.push_scored(|| self.line(&prospect, verdict, scored.parts));
         }
-        self.note_unranked(prospects, selection, now, &mut trace);
+        self.note_unranked(asked, standings, selection, &mut trace);
         self.note_barred(standings, &mut trace);
         trace
     }
@@ -36,25 +36,33 @@ impl State {
     /// Candidates beyond the ranked ones, as far as there is room: first those that hold some of
     /// the prompt, since that is what one asks about.
     fn note_unranked(
-        &self,
-        prospects: &[Prospect],
+        &mut self,
+        asked: &Asked<'_>,
+        standings: &[Standing],
         selection: &Selection,
-        now: Moment,
         trace: &mut Trace,
     ) {
         let best = selection.ranked[0].total_seconds;
-        let unranked = |i: &usize| selection.ranked.iter().all(|s| s.index != *i);
-        let mut left = prospects.len() - selection.ranked.len();
+        let mut fading = Fading::of_arrivals(asked.now);
+        let eligible = standings.iter().filter(|s| **s == Standing::Eligible).count();
+        let mut left = eligible.saturating_sub(selection.ranked.len());
         for warm in [true, false] {
-            for i in (0..prospects.len()).filter(unranked) {
-                if left == 0 || (prospects[i].matched_blocks > 0) != warm {
+            for (at, standing) in standings.iter().enumerate() {
+                let is_open = left > 0 && *standing == Standing::Eligible;
+                if !is_open || selection.ranked.iter().any(|scored| scored.index == at) {
+                    continue;
+                }
+                let prospect = self.prospect(at, asked);
+                if (prospect.matched_blocks > 0) != warm {
                     continue;
                 }
                 let noted = trace.push_scored(|| {
-                    let view = self.candidate_view(&prospects[i], now);
+                    let evicted = self.evicted_ask_tokens(&prospect);
+                    let view = prospect.view(self.ranks.digest(at), &mut fading);
+                    let view = CandidateView { evicted_ask_tokens: evicted, ..view };
                     let parts = score(&self.config, &view, selection.arrivals_per_rank);
                     let verdict = Verdict::Behind { seconds: parts.total_seconds() - best };
-                    self.line(&prospects[i], verdict, parts)
+                    self.line(&prospect, verdict, parts)
                 });
                 if !noted {
                     trace.omitted += left;
@@ -109,14 +117,7 @@ impl State {
 
     /// Leading blocks that a rank holds of the prompt that was looked up last.
     fn held(&self, rank: &Rank) -> u32 {
-        rank.slots()
-            .iter()
-            .filter_map(|&(mirror, slot)| {
-                let mirror = &self.mirrors[mirror];
-                mirror.index.matched(&mirror.matches, slot)
-            })
-            .map(|m| m.blocks)
-            .max()
-            .unwrap_or(0)
+        let held = rank.slots().iter().map(|&(mirror, slot)| self.mirrors[mirror].held(slot));
+        held.max().unwrap_or(0)
     }
 }
