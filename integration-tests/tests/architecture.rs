@@ -28,6 +28,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("bus", &["domain", "settings", "lifecycle"]),
     // The wire.
     ("proto", &["domain", "replication"]),
+    ("rpc", &["settings", "lifecycle"]),
 ];
 
 /// They depend on libraries, but the simulator, and never on each other.
@@ -50,7 +51,7 @@ const HTTP_CRATES: &[&str] = &[
     "tower",
     "tower-http",
 ];
-const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto"];
+const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto", "rpc"];
 
 /// Crates that only pure code must not know: it is synchronous and takes `now`.
 const RUNTIME_CRATES: &[&str] = &["tokio", "tokio-stream", "tokio-util"];

@@ -17,7 +17,7 @@ const RULES: &str = "observability/rules.yaml";
 const OPERATIONS: &str = "docs/operations.md";
 
 /// Crates that have metrics.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "services/edge/src",
     "services/router/src",
     "services/telemetry/src",
@@ -25,6 +25,7 @@ const SOURCES: [&str; 7] = [
     "libs/instrumentation/src",
     "libs/config-store/src",
     "libs/bus/src",
+    "libs/rpc/src",
 ];
 
 /// Where names stand without the prefix that these helpers add.
