@@ -121,6 +121,14 @@ fn complete() -> RawConfig {
             engine: Some(domain::EngineKind::Vllm),
             api_key: secret(),
         }],
+        telemetry: telemetry::RawConfig {
+            store: Some("store".into()),
+            ..telemetry::RawConfig::default()
+        },
+        credentials: vec![settings::NamedCredential {
+            name: "c".to_owned(),
+            api_key: settings::SecretRef::Env("NAME".to_owned()),
+        }],
         models: vec![RawModel { id: "m".to_owned(), folder: "builtin".into() }],
         tenants: vec![edge::RawTenant {
             id: "t".to_owned(),

@@ -99,6 +99,15 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
+    /// Every kind.
+    pub const ALL: [EngineKind; 4] =
+        [EngineKind::Vllm, EngineKind::Sglang, EngineKind::LlamaCpp, EngineKind::Other];
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     /// The name in config, labels and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -118,20 +127,36 @@ pub enum BackendState {
     Joining,
     /// Probes succeed.
     Ready,
+    /// An operator wants it to take nothing new; what it has goes on.
+    Draining,
+    /// An operator has taken it out of service.
+    Maintenance,
     /// It was ready and its probes fail.
     Down,
 }
 
 impl BackendState {
     /// Every state, for metrics that show one series per state.
-    pub const ALL: [BackendState; 3] =
-        [BackendState::Joining, BackendState::Ready, BackendState::Down];
+    pub const ALL: [BackendState; 5] = [
+        BackendState::Joining,
+        BackendState::Ready,
+        BackendState::Draining,
+        BackendState::Maintenance,
+        BackendState::Down,
+    ];
+
+    /// The state of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
 
     /// The name in labels, logs and answers.
     pub const fn as_str(self) -> &'static str {
         match self {
             BackendState::Joining => "joining",
             BackendState::Ready => "ready",
+            BackendState::Draining => "draining",
+            BackendState::Maintenance => "maintenance",
             BackendState::Down => "down",
         }
     }

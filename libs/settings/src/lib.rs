@@ -37,12 +37,14 @@
 //!
 //! This is the only crate that reads the environment.
 
+mod credential;
 mod error;
 mod human;
 mod layers;
 mod locate;
 mod secret;
 
+pub use credential::{NamedCredential, resolve_credentials};
 pub use error::{EXIT_CONFIG, SettingsError};
 pub use human::HumanDuration;
 pub use layers::{Layers, load, load_str, parse_override, to_toml};

@@ -1,14 +1,20 @@
 //! The `[telemetry]` section and the `[[backends]]` list.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_store::{ConfigStore, EmbeddedConfig, EmbeddedStore, Limits, MemoryStore};
+use domain::desired::{self, Document};
 use domain::{BackendId, EngineKind};
 use http::HeaderValue;
 use http::uri::{Authority, Uri};
+use prometheus::Registry;
 use serde::{Deserialize, Serialize};
-use settings::{HumanDuration, SecretRef, SettingsError};
+use settings::{HumanDuration, Redacted, SecretRef, SettingsError};
+
+use crate::Error;
 
 /// Shortest interval and time limit that are taken: below it a fleet is only kept busy answering.
 const SHORTEST: Duration = Duration::from_millis(5);
@@ -33,6 +39,10 @@ pub struct RawConfig {
     pub listing_interval: HumanDuration,
     /// How long an answer to any of these may take. 1 s: a busy API server still answers by then.
     pub timeout: HumanDuration,
+    /// The folder that keeps the desired state: what operators change while it runs. Without it
+    /// such changes end with the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<PathBuf>,
 }
 
 impl Default for RawConfig {
@@ -42,6 +52,7 @@ impl Default for RawConfig {
             metrics_interval: HumanDuration::from_secs(1),
             listing_interval: HumanDuration::from_secs(30),
             timeout: HumanDuration::from_secs(1),
+            store: None,
         }
     }
 }
@@ -67,7 +78,13 @@ pub struct RawBackend {
 pub struct Config {
     pub(crate) timing: Timing,
     pub(crate) backends: Vec<Arc<BackendConfig>>,
+    pub(crate) credentials: Credentials,
+    store: Option<PathBuf>,
 }
+
+/// What backends of the store ask for, by the name that their documents give. Ready to be sent,
+/// and marked as sensitive.
+pub(crate) type Credentials = HashMap<String, HeaderValue>;
 
 /// Intervals and limits.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +96,7 @@ pub(crate) struct Timing {
 }
 
 /// One backend, checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BackendConfig {
     pub(crate) id: BackendId,
     /// Scheme and authority, nothing behind.
@@ -110,8 +127,45 @@ impl Config {
             .map(|(i, raw)| check(raw).map_err(|e| e.under(&format!("backends[{i}]"))))
             .collect::<Result<Vec<_>, _>>()?;
         refuse_repeats(&backends)?;
-        Ok(Self { timing, backends: backends.into_iter().map(Arc::new).collect() })
+        let backends = backends.into_iter().map(Arc::new).collect();
+        Ok(Self { timing, backends, credentials: Credentials::new(), store: raw.store })
     }
+
+    /// Opens the desired state: the folder that is configured, or one in memory. It blocks for
+    /// some tens of milliseconds.
+    ///
+    /// # Errors
+    /// The folder cannot be opened, or its metrics are registered already.
+    pub fn open_store(&self, registry: &Registry) -> Result<Arc<dyn ConfigStore>, Error> {
+        let Some(folder) = &self.store else {
+            return Ok(Arc::new(MemoryStore::new(Limits::default())?));
+        };
+        let metrics = config_store::Metrics::default();
+        metrics.register(registry)?;
+        Ok(Arc::new(EmbeddedStore::open(EmbeddedConfig::new(folder), metrics)?))
+    }
+
+    /// The credentials that backends of the store may name.
+    ///
+    /// # Errors
+    /// One that cannot stand in a header; the error names `credentials.NAME`.
+    pub fn with_credentials(
+        mut self,
+        credentials: &HashMap<String, Redacted<String>>,
+    ) -> Result<Self, SettingsError> {
+        for (name, key) in credentials {
+            let value = bearer(key).map_err(|e| e.under(&format!("credentials.{name}")))?;
+            self.credentials.insert(name.clone(), value);
+        }
+        Ok(self)
+    }
+}
+
+fn bearer(key: &Redacted<String>) -> Result<HeaderValue, SettingsError> {
+    let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
+        .map_err(|_| SettingsError::new("api_key", "the key cannot stand in a header"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn duration(key: &str, value: HumanDuration) -> Result<Duration, SettingsError> {
@@ -132,13 +186,7 @@ fn check(raw: RawBackend) -> Result<BackendConfig, SettingsError> {
     let (https, authority) = parse_url(&raw.url).map_err(|m| SettingsError::new("url", m))?;
     let authorization = match &raw.api_key {
         None => None,
-        Some(secret) => {
-            let key = secret.resolve().map_err(|e| e.under("api_key"))?;
-            let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
-                .map_err(|_| SettingsError::new("api_key", "the key cannot stand in a header"))?;
-            value.set_sensitive(true);
-            Some(value)
-        }
+        Some(secret) => Some(bearer(&secret.resolve().map_err(|e| e.under("api_key"))?)?),
     };
     let scheme = if https { "https" } else { "http" };
     Ok(BackendConfig {
@@ -152,6 +200,32 @@ fn check(raw: RawBackend) -> Result<BackendConfig, SettingsError> {
 }
 
 impl BackendConfig {
+    /// A backend of the store.
+    ///
+    /// # Errors
+    /// What is wrong with its document.
+    pub(crate) fn of_document(
+        backend: &desired::Backend,
+        credentials: &Credentials,
+    ) -> Result<Self, String> {
+        backend.validate().map_err(|e| e.to_string())?;
+        let (https, authority) = parse_url(&backend.url)?;
+        let scheme = if https { "https" } else { "http" };
+        Ok(Self {
+            id: backend.id.clone(),
+            url: format!("{scheme}://{authority}").into(),
+            https,
+            authority,
+            engine: backend.engine,
+            authorization: backend.credential.as_ref().and_then(|n| credentials.get(n)).cloned(),
+        })
+    }
+
+    /// What tells one engine from another: host and port.
+    pub(crate) fn endpoint(&self) -> (String, u16) {
+        (self.authority.host().to_ascii_lowercase(), self.port())
+    }
+
     /// The port, given or the scheme's own.
     pub(crate) fn port(&self) -> u16 {
         self.authority.port_u16().unwrap_or(if self.https { 443 } else { 80 })
@@ -193,8 +267,7 @@ fn refuse_repeats(backends: &[BackendConfig]) -> Result<(), SettingsError> {
             let message = format!("`{}` is the id of backends[{first}] already", backend.id);
             return Err(SettingsError::new(format!("backends[{i}].id"), message));
         }
-        let host = backend.authority.host().to_ascii_lowercase();
-        if let Some(first) = urls.insert((host, backend.port()), i) {
+        if let Some(first) = urls.insert(backend.endpoint(), i) {
             let message = format!("`{}` is the url of backends[{first}] already", backend.url);
             return Err(SettingsError::new(format!("backends[{i}].url"), message));
         }

@@ -9,4 +9,7 @@ pub enum Error {
     /// A backend is reached by https and the machine's certificates cannot be read.
     #[error("TLS: {0}")]
     Tls(String),
+    /// The folder of the desired state cannot be opened.
+    #[error("telemetry.store: {0}")]
+    Store(#[from] config_store::StoreError),
 }

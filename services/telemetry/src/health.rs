@@ -28,6 +28,7 @@ pub(crate) enum Verdict {
 }
 
 impl Health {
+    /// Goes on from what was known. What operators want of it is not seen here.
     pub(crate) fn new(state: BackendState) -> Self {
         Self { state, in_a_row: 0, doubtful: false }
     }
@@ -51,7 +52,7 @@ impl Health {
                 Verdict::Unchanged
             }
             BackendState::Joining => Verdict::Ripe,
-            BackendState::Down => {
+            BackendState::Down | BackendState::Draining | BackendState::Maintenance => {
                 self.in_a_row += 1;
                 if self.in_a_row >= BACK_AFTER { Verdict::Ripe } else { Verdict::Unchanged }
             }
@@ -71,7 +72,7 @@ impl Health {
                 self.in_a_row = 0;
                 Verdict::WentDown
             }
-            BackendState::Joining | BackendState::Down => {
+            _ => {
                 self.in_a_row = 0;
                 Verdict::Unchanged
             }

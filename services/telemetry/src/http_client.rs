@@ -1,5 +1,6 @@
 //! Short requests to one engine: bounded in time and in bytes.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,11 +24,42 @@ const IDLE_CONNECTIONS: usize = 2;
 
 pub(crate) type Connector = HttpsConnector<HttpConnector>;
 
-/// A connector for all backends. The machine's certificates are read only if one needs them.
-///
-/// # Errors
-/// TLS is needed and no certificates can be read.
-pub(crate) fn connector(tls: bool, connect_timeout: Duration) -> Result<Connector, Error> {
+/// Connectors for all backends. The machine's certificates are read only once one needs them.
+pub(crate) struct Connectors {
+    plain: Connector,
+    tls: OnceLock<Connector>,
+    connect_timeout: Duration,
+}
+
+impl Connectors {
+    /// # Errors
+    /// TLS cannot be set up at all.
+    pub(crate) fn new(connect_timeout: Duration) -> Result<Self, Error> {
+        let plain = connector(false, connect_timeout)?;
+        Ok(Self { plain, tls: OnceLock::new(), connect_timeout })
+    }
+
+    /// Whether https can be used.
+    ///
+    /// # Errors
+    /// The machine's certificates cannot be read.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        connector(true, self.connect_timeout).map(|made| drop(self.tls.set(made)))
+    }
+
+    /// The connector for a scheme. Without the machine's certificates no https backend connects.
+    pub(crate) fn get(&self, https: bool) -> Connector {
+        if https
+            && self.tls.get().is_none()
+            && let Err(error) = self.check()
+        {
+            tracing::error!(%error, "https backends cannot be reached");
+        }
+        self.tls.get().filter(|_| https).unwrap_or(&self.plain).clone()
+    }
+}
+
+fn connector(tls: bool, connect_timeout: Duration) -> Result<Connector, Error> {
     let mut tcp = HttpConnector::new();
     tcp.set_nodelay(true);
     tcp.enforce_http(false);

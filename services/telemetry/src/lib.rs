@@ -1,11 +1,13 @@
 //! Telemetry: what is known of the backends.
 //!
-//! One supervised task per backend probes it, reads its metrics and its model list, compares its
+//! Which backends there are, the config file and the store say; they come, are drained and go
+//! while it runs. One supervised task per backend probes it, reads its metrics and its model list, compares its
 //! tokenizer with the model folder, and notices when its engine restarted. What all of them see
 //! is published as one [`domain::Fleet`], replaced whole whenever something changed.
 //!
 //! - [`Config`], [`RawConfig`], [`RawBackend`]: `[telemetry]` and `[[backends]]`
 //! - [`Deps`], [`Service`]: what it needs, what it gives
+//! - `registry`: what should be there; `supervisor`: a prober for each, and no other
 //! - `prober`: the task of one backend; `health`: its state machine; `life`: restarts
 //! - `parity`: our tokens against the engine's
 //! - `publish`: many probers, one fleet
@@ -21,7 +23,9 @@ mod network;
 mod parity;
 mod prober;
 mod publish;
+mod registry;
 mod service;
+mod supervisor;
 #[cfg(test)]
 mod tests;
 

@@ -49,6 +49,12 @@ impl Life {
         before.continuity(self)
     }
 
+    /// When the process started, in milliseconds since 1970, if it tells.
+    pub(crate) fn start_millis(&self) -> Option<u64> {
+        // `as` saturates; a start before 1970 counts as 1970.
+        self.start.map(|seconds| (seconds * 1000.0).round() as u64)
+    }
+
     fn continuity(&self, next: &Self) -> Continuity {
         if let (Some(a), Some(b)) = (self.start, next.start)
             && (a - b).abs() > START_TOLERANCE_SECONDS

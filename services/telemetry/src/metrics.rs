@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ::engine::RankReading;
-use domain::{BackendId, BackendState, ModelId};
+use domain::{BackendId, ModelId};
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Opts, Registry,
@@ -20,7 +20,7 @@ const SCRAPE_BUCKETS: &[f64] = &[1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.
 
 /// All families.
 pub(crate) struct Families {
-    state: IntGaugeVec,
+    pub(crate) state: IntGaugeVec,
     probe_failures: IntCounterVec,
     scrape_failures: IntCounterVec,
     listing_failures: IntCounterVec,
@@ -33,6 +33,9 @@ pub(crate) struct Families {
     engine: EngineFamilies,
     pub(crate) revision: IntGauge,
     pub(crate) prober_restarts: IntCounter,
+    pub(crate) registry_revision: IntGauge,
+    /// Documents of backends that count for nothing.
+    pub(crate) refused: IntGauge,
 }
 
 impl Families {
@@ -64,11 +67,11 @@ impl Families {
             .buckets(SCRAPE_BUCKETS.to_vec()),
         )?;
         r.register(Box::new(scrape_seconds.clone()))?;
-        let revision = IntGauge::new(
-            "warmpath_telemetry_fleet_revision",
-            "Revision of the observed state that was published last.",
-        )?;
-        r.register(Box::new(revision.clone()))?;
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            r.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
         let prober_restarts = IntCounter::new(
             "warmpath_telemetry_prober_restarts_total",
             "Probers that had to be started again.",
@@ -120,8 +123,20 @@ impl Families {
             )?,
             scrape_seconds,
             engine: EngineFamilies::register(r)?,
-            revision,
+            revision: gauge(
+                "warmpath_telemetry_fleet_revision",
+                "Revision of the observed state that was published last.",
+            )?,
             prober_restarts,
+            registry_revision: gauge(
+                "warmpath_telemetry_registry_revision",
+                "Revision of the desired state that the probers follow.",
+            )?,
+            refused: gauge(
+                "warmpath_telemetry_registry_refused",
+                "Documents of backends that count for nothing, as their id or address is taken or \
+                 they cannot be read.",
+            )?,
         })
     }
 }
@@ -130,7 +145,6 @@ impl Families {
 pub(crate) struct BackendMetrics {
     families: Arc<Families>,
     backend: BackendId,
-    states: [IntGauge; 3],
     listing_failures: IntCounter,
     undecoded: IntCounter,
     restarts: IntCounter,
@@ -146,7 +160,6 @@ impl BackendMetrics {
         let id = backend.as_str();
         let f = families;
         Self {
-            states: BackendState::ALL.map(|s| f.state.with_label_values(&[id, s.as_str()])),
             listing_failures: f.listing_failures.with_label_values(&[id]),
             undecoded: f.undecoded.with_label_values(&[id]),
             restarts: f.restarts.with_label_values(&[id]),
@@ -156,12 +169,6 @@ impl BackendMetrics {
             models: BTreeSet::new(),
             backend: backend.clone(),
             families: families.clone(),
-        }
-    }
-
-    pub(crate) fn state(&self, state: BackendState) {
-        for (gauge, s) in self.states.iter().zip(BackendState::ALL) {
-            gauge.set(i64::from(s == state));
         }
     }
 
@@ -229,9 +236,6 @@ impl Drop for BackendMetrics {
     fn drop(&mut self) {
         let (f, id) = (&self.families, self.backend.as_str());
         // A series that was never touched is not there: nothing to do about it.
-        for state in BackendState::ALL {
-            let _ = f.state.remove_label_values(&[id, state.as_str()]);
-        }
         for fault in Fault::ALL {
             let _ = f.probe_failures.remove_label_values(&[id, fault.as_str()]);
             let _ = f.scrape_failures.remove_label_values(&[id, fault.as_str()]);

@@ -11,7 +11,8 @@ mod learn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{Backend, BackendState, EngineKind, Moment};
+use domain::desired::LifecycleWish;
+use domain::{Backend, BackendState, EngineKind, Incarnation, Moment};
 use engine::sglang::ServerInfo;
 use lifecycle::Drain;
 use tokio::time::MissedTickBehavior;
@@ -23,7 +24,7 @@ use crate::life::Life;
 use crate::metrics::BackendMetrics;
 use crate::network::RoundTrip;
 use crate::parity::Parity;
-use crate::publish::Publisher;
+use crate::publish::{Publisher, SeatNumber};
 use learn::Learned;
 
 /// Bytes of a health answer that are read; they are empty or a word.
@@ -45,6 +46,10 @@ const HEALTH_EVERY: u32 = 5;
 #[derive(Clone)]
 pub(crate) struct ProberDeps {
     pub(crate) spec: Arc<BackendConfig>,
+    /// Under which it publishes.
+    pub(crate) seat: SeatNumber,
+    /// The revision since which the registry has it.
+    pub(crate) created: u64,
     pub(crate) timing: Timing,
     pub(crate) client: EngineClient,
     pub(crate) parity: Parity,
@@ -78,10 +83,10 @@ pub(crate) struct Prober {
 }
 
 /// A backend of which nothing is known yet.
-pub(crate) fn unknown(spec: &BackendConfig) -> Backend {
+pub(crate) fn unknown(spec: &BackendConfig, incarnation: Incarnation) -> Backend {
     Backend {
         id: spec.id.clone(),
-        incarnation: domain::Incarnation(1),
+        incarnation,
         url: spec.url.clone(),
         engine: spec.engine.unwrap_or(EngineKind::Other),
         state: BackendState::Joining,
@@ -95,8 +100,8 @@ impl Prober {
     /// Takes up the watch from what was published last.
     pub(crate) fn new(deps: ProberDeps, metrics: BackendMetrics) -> Self {
         let last = deps.publisher.last(&deps.spec.id);
-        let seen = last.map_or_else(|| unknown(&deps.spec), |last| (*last).clone());
-        metrics.state(seen.state);
+        let first = || unknown(&deps.spec, Incarnation(deps.created + 1));
+        let seen = last.map_or_else(first, |last| (*last).clone());
         Self {
             health: Health::new(seen.state),
             engine: deps.spec.engine,
@@ -185,8 +190,13 @@ impl Prober {
     fn probe_failed(&mut self, fault: Fault) {
         self.metrics.probe_failed(fault);
         if self.health.failed() == Verdict::WentDown {
-            tracing::warn!(backend.id = %self.seen.id, %fault, "backend is down");
-            self.metrics.state(BackendState::Down);
+            match self.deps.publisher.wished(&self.seen.id) {
+                Some(LifecycleWish::Ready) => {
+                    tracing::warn!(backend.id = %self.seen.id, %fault, "backend is down");
+                }
+                // It is out of service because somebody works on it.
+                _ => tracing::info!(backend.id = %self.seen.id, %fault, "backend is down"),
+            }
         }
     }
 
@@ -199,13 +209,14 @@ impl Prober {
         }
         // A backend that was gone and gives no sign of being what it was is taken for a new one:
         // to forget what is warm costs less than to believe in what is not there.
-        if self.served && (self.restarted || !continues) {
+        if !self.served {
+            self.seen.incarnation = self.seen.incarnation.max(self.told_incarnation());
+        } else if self.restarted || !continues {
             self.new_life();
         }
         self.restarted = false;
         self.health.promote();
         self.served = true;
-        self.metrics.state(BackendState::Ready);
         tracing::info!(
             backend.id = %self.seen.id, engine = self.seen.engine.as_str(),
             models = self.seen.models.len(), ranks = self.seen.ranks.len(),
@@ -215,7 +226,8 @@ impl Prober {
 
     /// The engine restarted: nothing that is believed of its cache holds.
     fn new_life(&mut self) {
-        self.seen.incarnation.0 += 1;
+        let next = Incarnation(self.seen.incarnation.0 + 1);
+        self.seen.incarnation = next.max(self.told_incarnation());
         self.metrics.restarted();
         tracing::warn!(
             backend.id = %self.seen.id, incarnation = self.seen.incarnation.0,
@@ -223,10 +235,18 @@ impl Prober {
         );
     }
 
+    /// The incarnation by what the engine and the registry tell: the start of its process, and
+    /// since when it is known. Each only grows, so an engine that restarts or is added again has
+    /// a higher one; and after a restart of telemetry, whose own count is lost, an engine that
+    /// went on has the one it had, with all that others believe of its cache.
+    fn told_incarnation(&self) -> Incarnation {
+        Incarnation(1 + self.deps.created + self.life.start_millis().unwrap_or(0))
+    }
+
     fn publish(&mut self) {
         self.seen.state = self.health.state();
         self.seen.network = self.round_trip.get();
-        self.deps.publisher.update(self.seen.clone());
+        self.deps.publisher.update(self.deps.seat, self.seen.clone());
     }
 }
 

@@ -1,188 +1,178 @@
-//! Telemetry as a service: a prober per backend, and what they see as one fleet.
+//! Telemetry as a service: the registry's backends, a prober for each, and what they see as one
+//! fleet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{BackendId, Fleet, ModelId};
-use lifecycle::{Drain, TaskHandle, TaskSpawner};
-use prometheus::Registry;
+use config_store::{ConfigStore, Scope};
+use domain::desired::{self, Document};
+use domain::{BoxStream, Fleet, ModelId};
+use futures_util::{FutureExt, StreamExt};
+use lifecycle::{Drain, TaskSpawner};
 use tokenization::ModelFolder;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::http_client::{EngineClient, connector};
-use crate::metrics::{BackendMetrics, Families};
+use crate::http_client::Connectors;
+use crate::metrics::Families;
 use crate::parity::Parity;
-use crate::prober::{Prober, ProberDeps, unknown};
 use crate::publish::Publisher;
+use crate::registry::Registry;
+use crate::supervisor::{Shared, Supervisor};
 use crate::{Config, Error};
 
-/// First rounds are spread over so much per backend, up to one metrics interval: a small fleet is
-/// known at once, a large one is not asked in one instant.
-const SPREAD_PER_BACKEND: Duration = Duration::from_millis(10);
-
-/// How often it is seen to that every prober still runs.
+/// How often everything is compared although nothing was said.
 const SUPERVISE: Duration = Duration::from_secs(1);
+
+/// A fleet whose backends do not answer within this counts as seen all the same. Probes and what
+/// is learned at a join are limited to a second each; the parity check alone may take longer.
+const SETTLE_WITHIN: Duration = Duration::from_secs(5);
 
 /// What telemetry needs from outside.
 pub struct Deps {
     /// Where its metrics are registered.
-    pub registry: Registry,
+    pub registry: prometheus::Registry,
     /// Starts the probers.
     pub spawner: TaskSpawner,
     /// The model folders, for the parity check.
     pub models: HashMap<ModelId, Arc<ModelFolder>>,
+    /// The desired state: backends that come and go.
+    pub store: Arc<dyn ConfigStore>,
 }
 
 /// Telemetry, ready to run.
 pub struct Service {
-    spawner: TaskSpawner,
-    families: Arc<Families>,
-    publisher: Arc<Publisher>,
-    probers: Vec<(ProberDeps, Duration)>,
+    registry: Registry,
+    shared: Shared,
+    store: Arc<dyn ConfigStore>,
 }
 
 impl Config {
-    /// Builds the service. The fleet holds every backend from now on, as joining.
+    /// Builds the service.
     ///
     /// # Errors
     /// The registry already holds telemetry's metrics, or TLS is needed and cannot be set up.
     pub fn build(self, deps: Deps) -> Result<Service, Error> {
-        let Deps { registry, spawner, models } = deps;
+        let Deps { registry, spawner, models, store } = deps;
         let families = Arc::new(Families::register(&registry)?);
-        let tls = self.backends.iter().any(|b| b.https);
-        let connector = connector(tls, self.timing.timeout)?;
-        let parity = Parity::new(&models);
-        let backends = self.backends.iter().map(|spec| unknown(spec)).collect();
-        let publisher = Arc::new(Publisher::new(backends, families.revision.clone()));
-        let count = u32::try_from(self.backends.len()).unwrap_or(u32::MAX);
-        let spread = SPREAD_PER_BACKEND.saturating_mul(count).min(self.timing.metrics_interval);
-        let probers = self
-            .backends
-            .into_iter()
-            .map(|spec| {
-                let phase = spread.mul_f64(share(&spec.id));
-                let client = EngineClient::new(connector.clone(), &spec);
-                let (timing, parity) = (self.timing, parity.clone());
-                (ProberDeps { spec, timing, client, parity, publisher: publisher.clone() }, phase)
-            })
-            .collect();
-        Ok(Service { spawner, families, publisher, probers })
+        let connectors = Connectors::new(self.timing.timeout)?;
+        if self.backends.iter().any(|b| b.https) {
+            connectors.check()?;
+        }
+        let publisher = Publisher::new(families.revision.clone(), families.state.clone());
+        let shared = Shared {
+            spawner,
+            families,
+            publisher: Arc::new(publisher),
+            connectors,
+            parity: Parity::new(&models),
+            timing: self.timing,
+        };
+        let registry = Registry::new(store.clone(), self.backends, self.credentials);
+        Ok(Service { registry, shared, store })
     }
 }
 
 impl Service {
     /// The observed state, and every later one.
     pub fn fleet(&self) -> watch::Receiver<Arc<Fleet>> {
-        self.publisher.subscribe()
+        self.shared.publisher.subscribe()
+    }
+
+    /// Whether [`Service::fleet`] is of everything that is wanted, probed at least once. Before
+    /// that it says less than what others may still know from an earlier start.
+    pub fn whole(&self) -> watch::Receiver<bool> {
+        self.shared.publisher.whole()
     }
 
     /// Watches the backends until the drain.
     pub async fn run(self, drain: Drain) {
+        let publisher = self.shared.publisher.clone();
         tokio::select! {
-            () = self.publisher.run(&drain) => {}
-            () = self.supervise(&drain) => {}
+            () = publisher.run(&drain) => {}
+            () = self.keep(drain.clone()) => {}
+            () = settle(&publisher) => {}
         }
     }
 
-    /// Keeps exactly one prober per backend running. One that ended by a panic is started again
-    /// from what was published last; a backend that nobody watches would stay as it is for ever.
-    async fn supervise(&self, drain: &Drain) {
-        let mut running = self.start_all(drain);
+    /// Keeps the probers in line with the registry until the drain: after every change, and from
+    /// time to time without one.
+    async fn keep(mut self, drain: Drain) {
+        let (families, publisher) = (self.shared.families.clone(), self.shared.publisher.clone());
+        let mut supervisor = Supervisor::new(self.shared, drain.clone());
+        // What the file says needs no store.
+        supervisor.reconcile(self.registry.of_file()).await;
+        let mut nudges = Nudges::new(self.store);
         let mut ticks = tokio::time::interval(SUPERVISE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = drain.signaled() => return,
-                _ = ticks.tick() => {}
+                () = nudges.next() => {}
+                _ = ticks.tick() => nudges.renew(),
             }
-            self.start_ended(&mut running, drain);
-        }
-    }
-
-    fn start_all(&self, drain: &Drain) -> Vec<TaskHandle> {
-        self.probers.iter().map(|(deps, phase)| self.start(deps, *phase, drain)).collect()
-    }
-
-    fn start_ended(&self, running: &mut [TaskHandle], drain: &Drain) {
-        for (task, (deps, phase)) in running.iter_mut().zip(&self.probers) {
-            if task.is_finished() && !drain.is_draining() {
-                tracing::error!(backend.id = %deps.spec.id, "prober ended, starting it again");
-                self.families.prober_restarts.inc();
-                *task = self.start(deps, *phase, drain);
+            match self.registry.read().await {
+                Ok(roster) => {
+                    if let Some(roster) = roster {
+                        supervisor.reconcile(roster).await;
+                        let revision = self.registry.revision().0;
+                        families.registry_revision.set(i64::try_from(revision).unwrap_or(i64::MAX));
+                        let refused = self.registry.refused();
+                        families.refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
+                    }
+                    publisher.complete();
+                }
+                Err(error) => tracing::error!(%error, "the registry cannot be read"),
             }
+            supervisor.start_ended();
         }
-    }
-
-    fn start(&self, deps: &ProberDeps, phase: Duration, drain: &Drain) -> TaskHandle {
-        let metrics = BackendMetrics::new(&self.families, &deps.spec.id);
-        let prober = Prober::new(deps.clone(), metrics);
-        self.spawner.spawn("telemetry-prober", prober.run(phase, drain.clone()))
     }
 }
 
-/// A number from 0 to 1 that belongs to the name: the same at every start, and spread evenly
-/// over many names (FNV-1a, whose high bits are mixed well enough for that).
-fn share(id: &BackendId) -> f64 {
-    let hash = id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    // The top 32 bits of a final multiplication: short names differ in their last byte only.
-    f64::from((hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32) / f64::from(u32::MAX)
+/// After a while, backends that never answered are no reason to say nothing of the others.
+async fn settle(publisher: &Publisher) {
+    tokio::time::sleep(SETTLE_WITHIN).await;
+    publisher.settle();
+    std::future::pending().await
+}
+
+/// Tells that a backend's document changed. Carries nothing: whoever is nudged reads the store.
+struct Nudges {
+    store: Arc<dyn ConfigStore>,
+    changes: Option<BoxStream<'static, ()>>,
+}
+
+impl Nudges {
+    fn new(store: Arc<dyn ConfigStore>) -> Self {
+        let mut nudges = Self { store, changes: None };
+        nudges.renew();
+        nudges
+    }
+
+    /// A watch that ended is begun again.
+    fn renew(&mut self) {
+        if self.changes.is_none() {
+            let scope = Scope::kind(desired::Backend::KIND);
+            let changes = self.store.watch(scope, self.store.revision());
+            self.changes =
+                Some(changes.take_while(|c| std::future::ready(c.is_ok())).map(drop).boxed());
+        }
+    }
+
+    /// Returns after a change; several at a time are one.
+    async fn next(&mut self) {
+        let Some(changes) = &mut self.changes else { return std::future::pending().await };
+        let mut next = changes.next().await;
+        while next.is_some() {
+            match changes.next().now_or_never() {
+                Some(more) => next = more,
+                None => return,
+            }
+        }
+        self.changes = None;
+    }
 }
 
 #[cfg(test)]
-mod unit_tests {
-    use domain::BackendState;
-    use lifecycle::Lifecycle;
-
-    use super::*;
-    use crate::tests::kit::{Engine, Script, quick};
-
-    #[test]
-    fn a_thousand_backends_are_spread_over_the_interval() {
-        let mut tenths = [0; 10];
-        for i in 0..1000 {
-            let at = share(&format!("backend-{i}").as_str().into());
-            tenths[((at * 10.0) as usize).min(9)] += 1;
-        }
-        assert!(tenths.iter().all(|n| (60..=140).contains(n)), "{tenths:?}");
-    }
-
-    #[tokio::test]
-    async fn a_prober_that_ended_is_started_again_and_goes_on_from_what_was_seen() {
-        let engine = Engine::start(Script::default()).await;
-        let lifecycle = Lifecycle::new();
-        let deps = Deps {
-            registry: Registry::new(),
-            spawner: lifecycle.spawner(),
-            models: HashMap::new(),
-        };
-        let config = Config::new(quick(), vec![engine.backend("a")]).expect("valid");
-        let service = config.build(deps).expect("an empty registry");
-        let mut fleet = service.fleet();
-        let drain = lifecycle.drain();
-        let mut running = service.start_all(&drain);
-        let is = |f: &Arc<Fleet>, state| f.backends[0].state == state;
-        let publish = service.publisher.run(&drain);
-        tokio::select! {
-            () = publish => panic!("it publishes until the drain"),
-            ready = fleet.wait_for(|f| is(f, BackendState::Ready)) => drop(ready.expect("alive")),
-        }
-        running[0].abort();
-        while !running[0].is_finished() {
-            tokio::task::yield_now().await;
-        }
-        service.start_ended(&mut running, &drain);
-        assert_eq!(service.families.prober_restarts.get(), 1);
-        assert!(is(&fleet.borrow(), BackendState::Ready), "nobody is taken out by it");
-        engine.change(|s| s.health = 503);
-        let publish = service.publisher.run(&drain);
-        tokio::select! {
-            () = publish => panic!("it publishes until the drain"),
-            down = fleet.wait_for(|f| is(f, BackendState::Down)) => drop(down.expect("alive")),
-        }
-        assert_eq!(fleet.borrow().backends[0].incarnation.0, 1);
-    }
-}
+mod tests;

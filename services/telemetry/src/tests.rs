@@ -2,4 +2,5 @@
 
 pub(crate) mod kit;
 mod learning;
+mod registry;
 mod states;

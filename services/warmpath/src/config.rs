@@ -8,7 +8,7 @@ use domain::BackendId;
 use instrumentation::LogConfig;
 use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models, region_secret};
 use serde::{Deserialize, Serialize};
-use settings::{Redacted, SettingsError};
+use settings::{NamedCredential, Redacted, SettingsError};
 
 /// The edge cuts what is still open so long before the process gives up on it, so that the error
 /// event reaches its client.
@@ -32,6 +32,8 @@ pub struct RawConfig {
     pub log: LogConfig,
     /// The engines.
     pub backends: Vec<telemetry::RawBackend>,
+    /// Keys of engines, by the names under which backends of the store have them.
+    pub credentials: Vec<NamedCredential>,
     /// Models with their tokenizers.
     pub models: Vec<RawModel>,
     /// Who shares limits.
@@ -68,12 +70,14 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong, with its key.
     pub fn with_models(raw: RawConfig, models: Models) -> Result<Self, SettingsError> {
-        if raw.backends.is_empty() {
+        if raw.backends.is_empty() && raw.telemetry.store.is_none() {
             return Err(SettingsError::new(
                 "backends",
-                "no engine is configured; add at least one [[backends]] with id and url",
+                "no engine is configured; add at least one [[backends]] with id and url, or set \
+                 telemetry.store and add backends while it runs",
             ));
         }
+        let credentials = settings::resolve_credentials(&raw.credentials)?;
         let mut engine_keys = HashMap::new();
         for (n, backend) in raw.backends.iter().enumerate() {
             if let Some(reference) = &backend.api_key {
@@ -88,7 +92,8 @@ impl Config {
         Ok(Self {
             edge,
             router: router::Config::new(raw.router)?,
-            telemetry: telemetry::Config::new(raw.telemetry, raw.backends)?,
+            telemetry: telemetry::Config::new(raw.telemetry, raw.backends)?
+                .with_credentials(&credentials)?,
             admin: raw.admin.listen,
             drain_timeout,
             log: raw.log,

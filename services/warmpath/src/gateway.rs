@@ -42,10 +42,12 @@ impl Gateway {
             (edge_listener.local_addr()?, admin_listener.local_addr()?);
 
         let background = lifecycle.background();
+        let store = config.telemetry.open_store(&registry)?;
         let telemetry = config.telemetry.build(telemetry::Deps {
             registry: registry.clone(),
             spawner: background.clone(),
             models: config.models.clone(),
+            store,
         })?;
         let fleet = telemetry.fleet();
         let router = config

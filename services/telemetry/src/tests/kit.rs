@@ -11,6 +11,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
+use config_store::{Limits, MemoryStore};
 use domain::{Backend, Fleet, ModelId};
 use lifecycle::{Lifecycle, ShutdownOutcome};
 use parking_lot::Mutex;
@@ -177,6 +178,7 @@ pub(crate) fn quick() -> RawConfig {
         metrics_interval: HumanDuration::from_millis(10),
         listing_interval: HumanDuration::from_millis(60),
         timeout: HumanDuration::from_millis(500),
+        store: None,
     }
 }
 
@@ -184,6 +186,8 @@ pub(crate) fn quick() -> RawConfig {
 pub(crate) struct Watch {
     pub(crate) fleet: watch::Receiver<Arc<Fleet>>,
     pub(crate) registry: Registry,
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) whole: watch::Receiver<bool>,
     lifecycle: Lifecycle,
 }
 
@@ -198,11 +202,17 @@ impl Watch {
     ) -> Self {
         let config = Config::new(quick(), backends).expect("valid");
         let (registry, lifecycle) = (Registry::new(), Lifecycle::new());
-        let deps = Deps { registry: registry.clone(), spawner: lifecycle.spawner(), models };
+        let store = Arc::new(MemoryStore::new(Limits::default()).expect("a random source"));
+        let deps = Deps {
+            registry: registry.clone(),
+            spawner: lifecycle.spawner(),
+            models,
+            store: store.clone(),
+        };
         let service = config.build(deps).expect("an empty registry");
-        let fleet = service.fleet();
+        let (fleet, whole) = (service.fleet(), service.whole());
         lifecycle.spawn("telemetry", service.run(lifecycle.drain()));
-        Self { fleet, registry, lifecycle }
+        Self { fleet, registry, store, whole, lifecycle }
     }
 
     /// Waits until the backend is as wanted.

@@ -1,6 +1,6 @@
 //! When a backend takes requests and when not.
 
-use domain::{BackendState, Incarnation};
+use domain::BackendState;
 
 use super::kit::{Engine, Script, Watch, page};
 
@@ -8,7 +8,6 @@ use super::kit::{Engine, Script, Watch, page};
 async fn a_backend_that_answers_becomes_ready_with_all_that_it_tells() {
     let engine = Engine::start(Script::default()).await;
     let mut watch = Watch::start(vec![engine.backend("a")]);
-    assert_eq!(watch.now("a").state, BackendState::Joining, "known from the start");
     let ready = watch.until("a", "ready", |b| b.state == BackendState::Ready).await;
     assert_eq!(ready.engine, domain::EngineKind::Vllm);
     assert_eq!(&*ready.url, format!("http://{}", engine.address));
@@ -138,7 +137,7 @@ async fn an_engine_that_restarted_while_down_is_a_new_incarnation() {
     assert_eq!(watch.now("a").state, BackendState::Down);
     engine.change(|s| s.models.0 = 200);
     let after = watch.until("a", "ready again", |b| b.state == BackendState::Ready).await;
-    assert_eq!(after.incarnation, Incarnation(before.incarnation.0 + 1));
+    assert!(after.incarnation > before.incarnation);
     watch.stop().await;
 }
 
@@ -148,8 +147,9 @@ async fn an_engine_that_restarts_between_two_probes_is_noticed_by_its_counters()
     let mut watch = Watch::start(vec![engine.backend("a")]);
     let before = watch.until("a", "ready", |b| b.state == BackendState::Ready).await;
     engine.change(|s| s.metrics.1 = page(100.0, 10, 0, 0));
-    let next = Incarnation(before.incarnation.0 + 1);
-    let after = watch.until("a", "a new life", |b| b.incarnation == next).await;
+    let first = before.incarnation;
+    let after = watch.until("a", "a new life", |b| b.incarnation > first).await;
+    let next = after.incarnation;
     assert_eq!(after.state, BackendState::Ready);
     watch.asked(&engine, 20).await;
     assert_eq!(watch.now("a").incarnation, next, "it is noticed once");
@@ -166,7 +166,7 @@ async fn a_backend_without_counters_that_was_down_is_taken_for_a_new_one() {
     watch.until("a", "down", |b| b.state == BackendState::Down).await;
     engine.change(|s| s.health = 200);
     let after = watch.until("a", "ready again", |b| b.state == BackendState::Ready).await;
-    assert_eq!(after.incarnation, Incarnation(before.incarnation.0 + 1));
+    assert!(after.incarnation > before.incarnation);
     watch.stop().await;
 }
 

@@ -38,6 +38,7 @@ fn merged(pages: &[String]) -> String {
 fn rank_page(engine: &Engine, rank: &Core, number: u16) -> String {
     let (stats, counters) = (rank.stats(), rank.counters());
     let mut page = Page::new(number, &engine.config.model, engine.started);
+    page.process();
     page.load(&stats);
     page.counter("prefix_cache_queries", "Prompt tokens looked up.", "", counters.queried_tokens);
     page.counter("prefix_cache_hits", "Prompt tokens found in the cache.", "", counters.hit_tokens);
@@ -77,6 +78,17 @@ impl Page {
         let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let labels = format!("engine=\"{rank}\",model_name=\"{model}\"");
         Self { out: String::with_capacity(16 << 10), rank, labels, started }
+    }
+
+    /// What Python's client tells of its process.
+    fn process(&mut self) {
+        let _ = writeln!(
+            self.out,
+            "# HELP process_start_time_seconds Start time of the process since unix epoch in \
+             seconds.\n# TYPE process_start_time_seconds gauge\n\
+             process_start_time_seconds {:?}",
+            self.started as f64
+        );
     }
 
     fn load(&mut self, stats: &Stats) {
