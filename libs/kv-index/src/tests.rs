@@ -8,6 +8,7 @@ mod random;
 mod replay;
 mod slots;
 mod snapshot;
+mod winner;
 
 use domain::BlockKey;
 

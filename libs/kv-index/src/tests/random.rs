@@ -10,7 +10,7 @@ use crate::{Booking, KvIndex, Matches, RankStats, Slot, Started};
 
 /// One operation; numbers are taken modulo what there is to choose from.
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Book { rank: usize, path: Vec<u8>, extra: u32, counts_on_answer: bool },
     Start(usize),
     Grow(usize, u32),
@@ -25,7 +25,7 @@ enum Op {
 
 /// How keys are made of a path of small numbers.
 #[derive(Clone, Copy, Debug)]
-enum Alphabet {
+pub(super) enum Alphabet {
     /// A key names a whole prefix.
     Chained,
     /// The same few keys at every depth and under every parent: nothing but collisions.
@@ -35,19 +35,19 @@ enum Alphabet {
 const MAX_RANKS: usize = 5;
 const MAX_BOOKINGS: usize = 14;
 
-struct Pair {
-    index: KvIndex,
-    model: Model,
+pub(super) struct Pair {
+    pub(super) index: KvIndex,
+    pub(super) model: Model,
     alphabet: Alphabet,
-    ranks: Vec<(Slot, Slot)>,
+    pub(super) ranks: Vec<(Slot, Slot)>,
     bookings: Vec<(Booking, ModelBooking, Vec<u8>)>,
     stale: Vec<Slot>,
-    into: Matches,
-    blocks: Vec<u32>,
+    pub(super) into: Matches,
+    pub(super) blocks: Vec<u32>,
 }
 
 impl Pair {
-    fn new(alphabet: Alphabet) -> Self {
+    pub(super) fn new(alphabet: Alphabet) -> Self {
         let mut index = KvIndex::new();
         // So few that the entries of removed ranks are about for many operations.
         index.sweep.budget = 2;
@@ -63,7 +63,7 @@ impl Pair {
         }
     }
 
-    fn keys(&self, path: &[u8]) -> Vec<BlockKey> {
+    pub(super) fn keys(&self, path: &[u8]) -> Vec<BlockKey> {
         let chained = path.iter().scan(0_u64, |before, step| {
             *before = (*before + u64::from(*step) + 1).wrapping_mul(0x0100_0000_01b3);
             Some(BlockKey(*before))
@@ -95,7 +95,7 @@ impl Pair {
         }
     }
 
-    fn apply(&mut self, op: &Op) {
+    pub(super) fn apply(&mut self, op: &Op) {
         let pending = self.bookings.len();
         match op {
             Op::Book { rank, path, extra, counts_on_answer } if !self.ranks.is_empty() => {
@@ -248,13 +248,13 @@ impl Pair {
     }
 }
 
-fn random_path(rng: &mut SmallRng) -> Vec<u8> {
+pub(super) fn random_path(rng: &mut SmallRng) -> Vec<u8> {
     let len = rng.random_range(0..=10);
     // Mostly the first branch: long shared prefixes that diverge late.
     (0..len).map(|_| if rng.random_bool(0.8) { 1 } else { rng.random_range(2..=3) }).collect()
 }
 
-fn random_op(rng: &mut SmallRng) -> Op {
+pub(super) fn random_op(rng: &mut SmallRng) -> Op {
     let at = rng.random_range(0..64);
     match rng.random_range(0..1000) {
         0..330 => Op::Book {
@@ -300,7 +300,7 @@ fn a_hundred_thousand_random_operations_agree_with_the_model() {
 }
 
 #[test]
-fn random_operations_on_colliding_keys_agree_with_the_model() {
+pub(super) fn random_operations_on_colliding_keys_agree_with_the_model() {
     run_random(0x5eed_0002, 30_000, Alphabet::Colliding);
 }
 
