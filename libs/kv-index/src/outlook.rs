@@ -12,7 +12,7 @@ use crate::node::{Place, Target};
 use crate::rank::{ExtraKind, Rank};
 use crate::types::Slot;
 
-/// Runs at the front of a free order that are looked at. They hold more than all but the longest
+/// Runs at the front of a free order that are looked at, at most. They hold more than all but the longest
 /// prompts need; beyond them, blocks are taken to be like these.
 const RUNS: usize = 32;
 
@@ -53,6 +53,13 @@ impl Outlook {
         self.eaten += blocks;
         let last = self.up_to_run(self.runs as usize).0;
         self.is_known = was_known && (self.is_whole || self.eaten <= last / 2);
+    }
+
+    /// Whether it tells of so many blocks as well as it ever can.
+    fn covers(&self, blocks: u64) -> bool {
+        let runs = self.runs as usize;
+        let is_complete = self.is_whole || runs == RUNS;
+        self.is_known && (is_complete || self.up_to_run(runs).0 >= blocks + self.eaten)
     }
 
     #[cfg(test)]
@@ -113,19 +120,20 @@ impl KvIndex {
         if blocks.is_empty() {
             return 0.0;
         }
-        if !rank.outlook.is_known {
-            self.look_ahead(index);
+        if !rank.outlook.covers(blocks.end) {
+            self.look_ahead(index, blocks.end);
         }
         let outlook = &self.ranks[index as usize].outlook;
         outlook.asks(blocks) * f64::from(self.clock.faded_since(outlook.at))
     }
 
-    fn look_ahead(&mut self, slot: u32) {
+    /// Looks over as many blocks, and as many again, for the next ones that ask.
+    fn look_ahead(&mut self, slot: u32, blocks: u64) {
         let mut outlook = Outlook { at: self.clock, is_known: true, ..Outlook::default() };
         let mut place = self.ranks[slot as usize].head;
         let mut sum = (0, 0.0);
         for end in &mut outlook.ends {
-            if place == Place::NONE {
+            if place == Place::NONE || sum.0 >= 2 * blocks {
                 break;
             }
             let (blocks, asks, next) = self.run_at(slot, place);

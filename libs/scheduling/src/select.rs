@@ -208,17 +208,18 @@ pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
     let arrivals = arrivals_per_rank(candidates);
     let total = |view: &CandidateView<'_>| score(config, view, arrivals).total_seconds();
     let totals: Vec<f64> = candidates.iter().map(total).collect();
-    ranking(config, candidates, &totals, arrivals)
+    let places: Vec<usize> = (0..candidates.len()).collect();
+    ranking(config, candidates, (&totals, &places), arrivals)
 }
 
-/// The outcome by these totals.
+/// The outcome by these totals, among these places: all, or those that can be ranked or tie.
 fn ranking(
     config: &Config,
     candidates: &[CandidateView<'_>],
-    totals: &[f64],
+    (totals, places): (&[f64], &[usize]),
     arrivals: f64,
 ) -> Selection {
-    let order = Order { policy: config.policy, candidates, totals };
+    let order = Order { policy: config.policy, candidates, totals, places };
     let Some(winner) = order.winner(config) else {
         let (ranked, reason) = (Vec::new(), DecisionReason::Cold);
         return Selection { ranked, reason, arrivals_per_rank: arrivals };
@@ -289,24 +290,25 @@ struct Order<'a> {
     policy: Policy,
     candidates: &'a [CandidateView<'a>],
     totals: &'a [f64],
+    places: &'a [usize],
 }
 
 impl Order<'_> {
     /// The best of those that tie with the best total, or of all where totals do not count.
     fn winner(&self, config: &Config) -> Option<usize> {
-        let best = self.totals.iter().copied().min_by(f64::total_cmp)?;
+        let totals = self.places.iter().map(|place| self.totals[*place]);
+        let best = totals.min_by(f64::total_cmp)?;
         let limit =
             if self.policy == Policy::Prefix { tie_limit(config, best) } else { f64::INFINITY };
-        (0..self.totals.len())
-            .filter(|place| self.totals[*place] <= limit)
-            .min_by(|a, b| self.among_equals(*a, *b))
+        let tied = self.places.iter().copied().filter(|place| self.totals[*place] <= limit);
+        tied.min_by(|a, b| self.among_equals(*a, *b))
     }
 
     /// The winner and the best of the rest.
     fn ranked(&self, winner: usize) -> Vec<usize> {
         let mut ranked = Vec::with_capacity(RANKED_LIMIT);
         ranked.push(winner);
-        for place in (0..self.totals.len()).filter(|place| *place != winner) {
+        for place in self.places.iter().copied().filter(|place| *place != winner) {
             if ranked.len() == RANKED_LIMIT {
                 if self.overall(ranked[RANKED_LIMIT - 1], place).is_lt() {
                     continue;

@@ -25,8 +25,12 @@ impl LoadSnapshot {
     /// Seconds until a request sent now would begin its prefill: [`Self::booked_seconds`] and
     /// the prefill of foreign requests that wait. Finite and ≥ 0.
     pub fn queue_delay_seconds(&self, now: Moment) -> f64 {
-        let waiting = self.foreign.map_or(0.0, |foreign| foreign.waiting(now));
-        self.booked_seconds(now) + waiting * self.mean_prefill_seconds
+        self.booked_seconds(now) + self.foreign_seconds(now)
+    }
+
+    /// The prefill of foreign requests that wait. Finite and ≥ 0.
+    pub fn foreign_seconds(&self, now: Moment) -> f64 {
+        self.foreign.map_or(0.0, |foreign| foreign.waiting(now) * self.mean_prefill_seconds)
     }
 
     /// Our own part of the queue delay: predicted prefill that is not finished, less the time

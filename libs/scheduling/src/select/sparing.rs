@@ -20,18 +20,21 @@ pub fn select_sparing(
     let arrivals = arrivals_per_rank(candidates);
     let total = |view: &CandidateView<'_>| score(config, view, arrivals).total_seconds();
     let mut totals: Vec<f64> = candidates.iter().map(total).collect();
+    let mut places: Vec<usize> = (0..totals.len()).collect();
     if config.policy != Policy::Prefix {
         // Totals do not count, but those of the ranked are told.
-        let ranked = ranking(config, candidates, &totals, arrivals).ranked;
-        for place in ranked.iter().map(|scored| scored.index) {
+        places.retain({
+            let ranked = ranking(config, candidates, (&totals, &places), arrivals).ranked;
+            move |place| ranked.iter().any(|scored| scored.index == *place)
+        });
+        for place in places.iter().copied() {
             candidates[place].evicted_ask_tokens = evicted(place, &candidates[place]);
             totals[place] = total(&candidates[place]);
         }
-        return ranking(config, candidates, &totals, arrivals);
+        return ranking(config, candidates, (&totals, &places), arrivals);
     }
-    let mut best = Lowest::default();
-    let mut first = Lowest::default();
-    totals.iter().enumerate().for_each(|(place, bound)| first.add(*bound, place));
+    let (mut best, mut first) = (Lowest::default(), Lowest::default());
+    totals.iter().zip(&places).for_each(|(bound, place)| first.add(*bound, *place));
     let mut ask = |place: usize, totals: &mut [f64]| {
         candidates[place].evicted_ask_tokens = evicted(place, &candidates[place]);
         totals[place] = total(&candidates[place]);
@@ -42,12 +45,13 @@ pub fn select_sparing(
     for place in first.places() {
         limit = ask(place, &mut totals);
     }
-    for place in 0..totals.len() {
+    for place in places.iter().copied() {
         if totals[place] <= limit && !first.places().any(|asked| asked == place) {
             limit = ask(place, &mut totals);
         }
     }
-    ranking(config, candidates, &totals, arrivals)
+    places.retain(|place| totals[*place] <= limit);
+    ranking(config, candidates, (&totals, &places), arrivals)
 }
 
 /// The lowest totals so far, as many as are ranked.

@@ -40,6 +40,7 @@ pub(super) struct Prospect {
     pub(super) cached_tokens: u32,
     pub(super) uncached_tokens: u32,
     queue_delay_seconds: f64,
+    booked_seconds: f64,
 }
 
 impl Prospect {
@@ -65,7 +66,7 @@ impl Prospect {
             queue_delay_seconds: self.queue_delay_seconds,
             network_seconds: rank.network_seconds,
             evicted_ask_tokens: 0.0,
-            booked_seconds: load.booked_seconds(now),
+            booked_seconds: self.booked_seconds,
             arrivals_per_second: load.arrivals_per_second(fading),
             in_flight: load.all_in_flight(now),
             running: load.running(),
@@ -150,7 +151,7 @@ impl State {
 
     fn standings(&self, route: &Route, now: Moment) -> Vec<Standing> {
         let is_plain = route.model == self.model && route.excluded.is_empty();
-        let standing = |at| match is_plain && self.ranks.digest(at).is_open {
+        let standing = |at| match is_plain && self.ranks.is_open(at) {
             true => Standing::Eligible,
             false => self.ranks[at].standing(route, now),
         };
@@ -214,6 +215,7 @@ impl State {
     #[inline]
     pub(super) fn prospect(&self, at: usize, asked: &Asked<'_>) -> Prospect {
         let rank = self.ranks.digest(at);
+        let booked_seconds = rank.load.booked_seconds(asked.now);
         let mut prospect = Prospect {
             at,
             mirror: None,
@@ -224,7 +226,8 @@ impl State {
             matched_blocks: 0,
             cached_tokens: 0,
             uncached_tokens: 0,
-            queue_delay_seconds: rank.load.queue_delay_seconds(asked.now),
+            queue_delay_seconds: booked_seconds + rank.load.foreign_seconds(asked.now),
+            booked_seconds,
         };
         let Some((prompt, reading)) = asked.by(rank.tokens) else { return prospect };
         let level = reading.level.unwrap_or(rank.level);

@@ -20,8 +20,6 @@ use super::rank::{Rank, RankKey};
 pub(super) struct Digest {
     /// The rank may have changed since.
     is_stale: bool,
-    /// Whether nothing stands against a first attempt under the pool's own name.
-    pub(super) is_open: bool,
     pub(super) caches: bool,
     pub(super) level: EvidenceLevel,
     pub(super) tokens: Option<TokenBlocks>,
@@ -34,11 +32,9 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    fn of(rank: &Rank, model: &ModelId) -> Self {
-        let is_ready = rank.seen.state == BackendState::Ready;
+    fn of(rank: &Rank) -> Self {
         Self {
             is_stale: false,
-            is_open: is_ready && rank.breaker.is_closed() && rank.serves(model),
             caches: rank.profile.caches,
             level: rank.level,
             tokens: rank.profile.tokens,
@@ -51,13 +47,32 @@ impl Digest {
     }
 }
 
+/// What is asked of a rank before anything else.
+#[derive(Clone, Copy, Debug)]
+struct Gate {
+    /// When prefills may have to be started or closed, as far as is known.
+    due: Option<Moment>,
+    /// Whether nothing stands against a first attempt under the pool's own name.
+    is_open: bool,
+}
+
+impl Gate {
+    fn of(rank: &Rank, model: &ModelId) -> Self {
+        let is_ready = rank.seen.state == BackendState::Ready;
+        Self {
+            due: rank.load.next_due(),
+            is_open: is_ready && rank.breaker.is_closed() && rank.serves(model),
+        }
+    }
+}
+
 /// The ranks, in an order of no meaning.
 pub(super) struct Ranks {
     model: ModelId,
     ranks: Vec<Rank>,
     digests: Vec<Digest>,
-    /// When prefills of each may have to be started or closed, as far as is known.
-    due: Vec<Option<Moment>>,
+    /// What is asked of each before anything else.
+    gates: Vec<Gate>,
     /// Places of ranks whose digests are stale.
     stale: Vec<usize>,
     position: HashMap<RankKey, usize>,
@@ -70,7 +85,7 @@ impl Ranks {
             model,
             ranks: Vec::new(),
             digests: Vec::new(),
-            due: Vec::new(),
+            gates: Vec::new(),
             stale: Vec::new(),
             position: HashMap::new(),
         }
@@ -101,8 +116,8 @@ impl Ranks {
     pub(super) fn push(&mut self, rank: Rank) -> usize {
         let at = self.ranks.len();
         self.position.insert(rank.key, at);
-        self.digests.push(Digest::of(&rank, &self.model));
-        self.due.push(rank.load.next_due());
+        self.digests.push(Digest::of(&rank));
+        self.gates.push(Gate::of(&rank, &self.model));
         self.ranks.push(rank);
         at
     }
@@ -112,7 +127,7 @@ impl Ranks {
         let at = self.position.remove(&key)?;
         let rank = self.ranks.swap_remove(at);
         self.digests.swap_remove(at);
-        self.due.swap_remove(at);
+        self.gates.swap_remove(at);
         if let Some(moved) = self.ranks.get(at) {
             self.position.insert(moved.key, at);
             // If it was stale, then at its former place.
@@ -124,7 +139,13 @@ impl Ranks {
 
     /// Whether prefills of the rank may have to be started or closed by now.
     pub(super) fn is_due(&self, at: usize, now: Moment) -> bool {
-        self.due[at].is_some_and(|due| due <= now)
+        self.gates[at].due.is_some_and(|due| due <= now)
+    }
+
+    /// Whether nothing stands against a first attempt under the pool's own name, as of the last
+    /// [`Self::refresh`].
+    pub(super) fn is_open(&self, at: usize) -> bool {
+        self.gates[at].is_open
     }
 
     /// Makes the digests of all ranks that were touched anew.
@@ -132,8 +153,8 @@ impl Ranks {
         for at in self.stale.drain(..) {
             // Ranks may have left since.
             if let Some(rank) = self.ranks.get(at) {
-                self.digests[at] = Digest::of(rank, &self.model);
-                self.due[at] = rank.load.next_due();
+                self.digests[at] = Digest::of(rank);
+                self.gates[at] = Gate::of(rank, &self.model);
             }
         }
     }
@@ -156,7 +177,7 @@ impl Ranks {
 
     fn touch(&mut self, at: usize) {
         if !std::mem::replace(&mut self.digests[at].is_stale, true) {
-            self.due[at] = Some(Moment::ZERO);
+            self.gates[at].due = Some(Moment::ZERO);
             self.stale.push(at);
         }
     }
