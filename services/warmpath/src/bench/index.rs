@@ -58,6 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let load = sim::index_load::IndexLoad::read(open_lines(&args.trace)?)?;
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
+    clock::touch_memory();
     if wanted(Part::Loads) {
         report.loads = loads::run(&load, args.rounds);
     }
