@@ -6,6 +6,10 @@
 //! field that is absent has its default; what an older part would misread is a new version of
 //! the package.
 
+mod convert;
+
+pub use convert::{Asked, Decided, MAX_NAME_BYTES, Reported, What, WireError};
+
 /// What all packages share: ids, processes, epochs.
 pub mod common {
     /// Version 1.

@@ -39,6 +39,11 @@ pub struct Route {
     pub stream: bool,
     /// Ranks that must not be chosen: they failed this request already.
     pub excluded: Vec<RankId>,
+    /// How long a decision is waited for while no backend of the model is ready.
+    pub hold: Duration,
+    /// What is left of the last attempt's [`Decision::others`], best first: where this one goes
+    /// when no router answers.
+    pub ranked: Vec<Candidate>,
 }
 
 /// A prompt as far as routing needs it.
@@ -144,9 +149,23 @@ pub enum DecisionReason {
     LeastLoad,
     /// By turn, as the policy says.
     RoundRobin,
+    /// No router answered: the edge went by what it knew.
+    EdgeAlone,
 }
 
 impl DecisionReason {
+    /// Every reason.
+    pub const ALL: [DecisionReason; 8] = [
+        DecisionReason::OnlyCandidate,
+        DecisionReason::WarmPrefix,
+        DecisionReason::WarmerRankTooBusy,
+        DecisionReason::Cold,
+        DecisionReason::AllSaturated,
+        DecisionReason::LeastLoad,
+        DecisionReason::RoundRobin,
+        DecisionReason::EdgeAlone,
+    ];
+
     /// The name in labels, logs and answers.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -157,6 +176,7 @@ impl DecisionReason {
             DecisionReason::AllSaturated => "all_saturated",
             DecisionReason::LeastLoad => "least_load",
             DecisionReason::RoundRobin => "round_robin",
+            DecisionReason::EdgeAlone => "edge_alone",
         }
     }
 }
@@ -181,9 +201,33 @@ pub enum RejectReason {
     NoReadyBackend,
     /// Every ready backend is in `excluded`.
     AllExcluded,
+    /// What is to be told of the prompt is more than a message to a router may hold.
+    TooLarge,
+    /// The router could not make sense of the request.
+    NotTaken,
 }
 
 impl RejectReason {
+    /// Every reason.
+    pub const ALL: [RejectReason; 5] = [
+        RejectReason::UnknownModel,
+        RejectReason::NoReadyBackend,
+        RejectReason::AllExcluded,
+        RejectReason::TooLarge,
+        RejectReason::NotTaken,
+    ];
+
+    /// The name in labels, logs and answers.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            RejectReason::UnknownModel => "unknown_model",
+            RejectReason::NoReadyBackend => "no_ready_backend",
+            RejectReason::AllExcluded => "all_excluded",
+            RejectReason::TooLarge => "too_large",
+            RejectReason::NotTaken => "not_taken",
+        }
+    }
+
     /// A sentence for logs and error bodies.
     pub const fn message(self) -> &'static str {
         match self {
@@ -192,6 +236,8 @@ impl RejectReason {
             RejectReason::AllExcluded => {
                 "every ready backend of this model has failed this request"
             }
+            RejectReason::TooLarge => "the prompt is too long to be routed",
+            RejectReason::NotTaken => "the router could not take this request",
         }
     }
 
@@ -202,6 +248,8 @@ impl RejectReason {
             RejectReason::NoReadyBackend | RejectReason::AllExcluded => {
                 ErrorCode::UpstreamUnavailable
             }
+            RejectReason::TooLarge => ErrorCode::RequestTooLarge,
+            RejectReason::NotTaken => ErrorCode::Internal,
         }
     }
 }
@@ -289,6 +337,16 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
+    /// Every class.
+    pub const ALL: [FailureClass; 6] = [
+        FailureClass::Connection,
+        FailureClass::ServerError,
+        FailureClass::Interrupted,
+        FailureClass::Timeout,
+        FailureClass::BackPressure,
+        FailureClass::ClientError,
+    ];
+
     /// Whether it speaks against the backend's health.
     pub const fn counts_against_backend(self) -> bool {
         !matches!(self, FailureClass::BackPressure | FailureClass::ClientError)

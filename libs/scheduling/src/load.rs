@@ -244,6 +244,17 @@ impl LoadBook {
         self.record(now);
     }
 
+    /// Enters a request that reached the rank without a decision of ours. It is in flight; of its
+    /// prefill nothing is known, so nothing waits for it and nothing is learned from it.
+    pub fn adopt(&mut self, lease: LeaseId, blocks: u32, now: Moment) {
+        self.end(lease, now);
+        self.claims.book(lease, blocks);
+        self.claims.admit(lease);
+        // Whatever is measured now has its prefill in it.
+        self.span = None;
+        self.record(now);
+    }
+
     /// A first token came: the prefill of `lease`, and of every booking before it, has finished.
     /// Returns a sample if the time since the last one is known to have been spent on the
     /// prefills in it. Later first tokens of one lease, and unknown leases, change nothing.

@@ -41,6 +41,9 @@ pub struct RawConfig {
     pub max_connections: u32,
     /// Ranks that one request is tried on, the first included.
     pub max_attempts: u32,
+    /// How long a request waits while no backend of its model is ready, as when the only one is
+    /// being replaced. Zero: it is refused at once.
+    pub backend_wait: HumanDuration,
     /// How long new connections are still taken once a drain has begun.
     pub drain_notice: HumanDuration,
     /// How long each phase may take.
@@ -56,6 +59,7 @@ impl Default for RawConfig {
             body_memory_bytes: BODY_MEMORY_BYTES,
             max_connections: MAX_CONNECTIONS,
             max_attempts: MAX_ATTEMPTS,
+            backend_wait: HumanDuration::from_secs(0),
             drain_notice: DRAIN_NOTICE,
             timeouts: RawTimeouts::default(),
         }
@@ -145,6 +149,7 @@ pub struct Config {
     pub(crate) body_memory_bytes: usize,
     pub(crate) max_connections: usize,
     pub(crate) max_attempts: usize,
+    pub(crate) backend_wait: Duration,
     pub(crate) drain_notice: Duration,
     pub(crate) drain_limit: Option<Duration>,
     pub(crate) timeouts: Timeouts,
@@ -183,6 +188,7 @@ impl Config {
             body_memory_bytes: body_memory(&edge)?,
             max_connections: at_least_one(edge.max_connections.into(), "edge.max_connections")?,
             max_attempts: at_least_one(edge.max_attempts.into(), "edge.max_attempts")?,
+            backend_wait: edge.backend_wait.get(),
             drain_notice: edge.drain_notice.get(),
             drain_limit: None,
             timeouts: read_timeouts(&edge.timeouts)?,

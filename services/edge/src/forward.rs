@@ -2,9 +2,11 @@
 //! has reached the client.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::{
-    BackendId, Candidate, Decision, ErrorCode, FailureClass, Moment, RankId, Rejected, Route,
+    Backend, BackendId, Candidate, Decision, ErrorCode, FailureClass, Moment, RankId, Rejected,
+    Route,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
@@ -39,6 +41,8 @@ pub(crate) struct Forward<'a> {
     /// How often it was sent: engines take the request id as a key, so no two may be alike.
     sends: u32,
     excluded: Vec<RankId>,
+    /// What is left of the last decision's candidates.
+    ranked: Vec<Candidate>,
     /// The answer of the engine that failed last, for when there is no other.
     last: Option<Answer>,
     /// How the last attempt failed.
@@ -67,6 +71,7 @@ impl<'a> Forward<'a> {
             headers,
             sends: 0,
             excluded: Vec::new(),
+            ranked: Vec::new(),
             last: None,
             fault: None,
         }
@@ -116,6 +121,18 @@ impl<'a> Forward<'a> {
             max_output_tokens: self.prepared.max_output_tokens,
             stream: self.prepared.stream,
             excluded: self.excluded.clone(),
+            hold: self.backend_wait(),
+            ranked: self.ranked.clone(),
+        }
+    }
+
+    /// How long a backend is waited for: not at all for a model that none was ever seen with.
+    fn backend_wait(&self) -> Duration {
+        let serves = |backend: &Arc<Backend>| backend.serves(&self.prepared.model);
+        match self.gateway.backend_wait {
+            Duration::ZERO => Duration::ZERO,
+            wait if self.gateway.routing.fleet().backends.iter().any(serves) => wait,
+            _ => Duration::ZERO,
         }
     }
 
@@ -133,6 +150,7 @@ impl<'a> Forward<'a> {
         record.evidence = Some(decision.evidence);
         record.sending(now);
         self.excluded.push(rank);
+        self.ranked = decision.others;
         let (span, head_by) = span(self.prepared.stream, whole_by, now, &self.gateway.timeouts);
         let limits = Limits { span, cut: Arc::clone(&self.gateway.cut) };
         match timeout(head_by - now, self.send(&decision.chosen, record)).await {

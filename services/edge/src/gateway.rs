@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use domain::{BackendId, RoutingClient, TenantId};
 use http::HeaderMap;
@@ -27,6 +28,8 @@ pub(crate) struct Gateway {
     pub(crate) anonymous: Arc<Tenant>,
     pub(crate) body_limit_bytes: usize,
     pub(crate) max_attempts: usize,
+    /// How long a request waits while no backend of its model is ready.
+    pub(crate) backend_wait: Duration,
     pub(crate) timeouts: Timeouts,
     pub(crate) region_secret: Redacted<Vec<u8>>,
     /// What each backend wants in `authorization`; marked sensitive.

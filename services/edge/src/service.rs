@@ -74,6 +74,7 @@ impl Config {
             anonymous: self.anonymous,
             body_limit_bytes: self.body_limit_bytes,
             max_attempts: self.max_attempts,
+            backend_wait: self.backend_wait,
             timeouts: self.timeouts,
             region_secret: deps.region_secret,
             engine_keys: engine_keys(&deps.engine_keys)?,

@@ -253,6 +253,8 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn route(request: &str) -> Route {
@@ -265,6 +267,8 @@ mod tests {
             max_output_tokens: None,
             stream: true,
             excluded: Vec::new(),
+            hold: Duration::ZERO,
+            ranked: Vec::new(),
         }
     }
 

@@ -7,8 +7,10 @@
 //!
 //! - [`Config`], [`RawConfig`]: the `[router]` section
 //! - [`Deps`], [`Service`]: what it needs, what it gives
+//! - [`Sessions`], [`SessionDeps`]: what edges in other processes connect to
 //! - [`Router`]: pools by model; the in-process adapter of [`domain::RoutingClient`]
 //! - `pool`: reconcile, decide, report
+//! - `ownership`: which pools this router serves
 //! - `breaker`: passive ejection, half-open trials
 //! - `explain`: traces of recent decisions
 //! - [`api`]: what the admin port shows
@@ -20,9 +22,11 @@ mod config;
 mod error;
 mod explain;
 mod metrics;
+mod ownership;
 mod pool;
 mod router;
 mod service;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -30,3 +34,4 @@ pub use config::{Config, RawConfig};
 pub use error::Error;
 pub use router::Router;
 pub use service::{Deps, Service};
+pub use sessions::{SessionDeps, Sessions};

@@ -120,12 +120,7 @@ impl Families {
 
     /// A route without a decision.
     pub(crate) fn rejected(&self, reason: RejectReason) {
-        let label = match reason {
-            RejectReason::UnknownModel => "unknown_model",
-            RejectReason::NoReadyBackend => "no_ready_backend",
-            RejectReason::AllExcluded => "all_excluded",
-        };
-        self.rejections.with_label_values(&[label]).inc();
+        self.rejections.with_label_values(&[reason.as_str()]).inc();
     }
 
     /// The handles of one pool.

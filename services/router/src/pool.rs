@@ -10,6 +10,7 @@
 //! - [`reconcile`]: ranks come, change and go with the fleet
 //! - [`decide`]: a Route becomes a booked choice
 //! - [`report`]: what became of it
+//! - [`remote`]: leases that edges in other processes hold
 //! - [`feedback`]: what engines found in their caches, and what beliefs are worth
 //! - [`trace`], [`view`]: what operators are told
 
@@ -21,6 +22,7 @@ mod profile;
 mod rank;
 mod ranks;
 mod reconcile;
+mod remote;
 mod report;
 mod trace;
 mod view;
@@ -34,6 +36,8 @@ use domain::{
 use kv_index::feedback::{Feedback, Told};
 use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
+use proto::What;
+use replication::{Audit, AuditReply, LeaseKey, Process, Resume};
 use scheduling::{Config, Due, PrefillFit};
 
 use crate::explain::{Ending, Outcome, Trace};
@@ -44,6 +48,8 @@ use measure::Measure;
 use rank::RankKey;
 use ranks::Ranks;
 pub(crate) use reconcile::Seat;
+use remote::Remote;
+pub(crate) use remote::{Answer, Asked};
 use report::Closing;
 
 /// Bytes of canonical text per token before anything was observed: English prose under the
@@ -79,6 +85,8 @@ pub(crate) struct State {
     /// rank that is gone can never meet a younger index.
     mirrors: Vec<Mirror>,
     leases: BTreeMap<LeaseId, Lease>,
+    /// What edges in other processes hold, and whose sessions live.
+    remote: Remote,
     /// What was learned of ranks that left, for when they come back.
     retired_fits: HashMap<(BackendId, u16), PrefillFit>,
     next_rank: u64,
@@ -123,6 +131,7 @@ impl Pool {
                 by_backend: HashMap::new(),
                 mirrors: Vec::new(),
                 leases: BTreeMap::new(),
+                remote: Remote::default(),
                 retired_fits: HashMap::new(),
                 next_rank: 0,
                 next_lease: 0,
@@ -173,11 +182,48 @@ impl Pool {
     pub(crate) fn tick(&self, now: Moment) -> Vec<(LeaseId, Outcome)> {
         let mut state = self.state.lock();
         state.advance(now);
-        let reaped = state.reap(now);
+        let mut reaped = state.reap(now);
+        reaped.extend(state.end_orphans(now));
         state.reconsider(now);
         state.ranks.refresh();
         state.show(now);
         reaped
+    }
+
+    /// As [`route`](Self::route) for an edge elsewhere, which names the lease.
+    pub(crate) fn ask(&self, key: &LeaseKey, route: &Route, now: Moment) -> Asked {
+        self.state.lock().ask(key, route, now)
+    }
+
+    /// As [`report`](Self::report) for an edge elsewhere.
+    pub(crate) fn hear(&self, key: LeaseKey, what: &What, now: Moment) -> Vec<(LeaseId, Outcome)> {
+        self.state.lock().hear(key, what, now)
+    }
+
+    /// An edge says in short what it holds here.
+    pub(crate) fn audit(&self, audit: &Audit, now: Moment) -> Option<AuditReply> {
+        self.state.lock().audit(audit, now)
+    }
+
+    /// An edge says one by one what it holds here.
+    pub(crate) fn resume(&self, resume: &Resume, now: Moment) -> Vec<(LeaseId, Outcome)> {
+        self.state.lock().resume(resume, now)
+    }
+
+    /// The last session of an edge's process broke.
+    pub(crate) fn broken(&self, edge: &Process, now: Moment) {
+        self.state.lock().broken(edge, now);
+    }
+
+    /// Another router owns the pool: what edges hold is told to that one.
+    pub(crate) fn let_go(&self, now: Moment) {
+        self.state.lock().let_go(now);
+    }
+
+    /// Leases of edges elsewhere, as the replicated book has them.
+    #[cfg(test)]
+    pub(crate) fn booked(&self) -> Vec<(LeaseKey, replication::Lease)> {
+        self.state.lock().booked()
     }
 
     /// Whether nothing is left in it.
@@ -269,6 +315,8 @@ impl State {
             .map(|(&id, lease)| (id, lease, now.seconds_since(lease.at)))
             .take_while(|(_, _, age)| *age >= LEASE_LIFETIME_SECONDS)
             .filter(|(_, lease, _)| now.seconds_since(lease.heard) >= LEASE_LIFETIME_SECONDS)
+            // What other processes hold they say once a second.
+            .filter(|(_, lease, _)| lease.key.is_none())
             .map(|(id, _, age)| (id, age))
             .collect();
         lost.into_iter()

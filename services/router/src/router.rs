@@ -9,12 +9,14 @@ use domain::{
     Report, Route, RoutingClient,
 };
 use parking_lot::{Mutex, RwLock};
+use proto::What;
+use replication::{Audit, AuditReply, LeaseKey, PoolId, Process, Resume};
 use scheduling::Config;
 use tokio::sync::watch;
 
-use crate::explain::{Explanations, Trace};
+use crate::explain::{Explanations, Outcome, Trace};
 use crate::metrics::Families;
-use crate::pool::{Pool, Seat, pool_of};
+use crate::pool::{Answer, Pool, Seat, pool_of};
 
 /// Pools without ranks and leases that are remembered, so that a model whose backends are all
 /// gone is told from one that never was. Adapters that come and go must not pile up.
@@ -93,6 +95,105 @@ impl Router {
         })
     }
 
+    /// As [`route_at`](Self::route_at), waiting while no backend is ready.
+    async fn route_held(&self, route: Route, until: Moment) -> Result<Decision, Rejected> {
+        let mut fleet = self.fleet.subscribe();
+        loop {
+            fleet.mark_unchanged();
+            let now = lifecycle::monotonic();
+            let result = self.route_at(&route, now);
+            if now >= until || !result.as_ref().is_err_and(|rejected| may_change(rejected.reason)) {
+                return result;
+            }
+            tokio::select! {
+                Ok(()) = fleet.changed() => {}
+                () = tokio::time::sleep(until - now) => {}
+            }
+        }
+    }
+
+    /// Every later state of the fleet, once pools are in line with it.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<Fleet>> {
+        self.fleet.subscribe()
+    }
+
+    /// Whether there is a pool of that name.
+    pub(crate) fn knows(&self, pool: &PoolId) -> bool {
+        self.pools.read().by_model.contains_key(pool.as_str())
+    }
+
+    /// Chooses and books for an edge elsewhere.
+    pub(crate) fn ask(&self, pool: &PoolId, key: &LeaseKey, route: &Route, now: Moment) -> Answer {
+        let Some(pool) = self.named(pool) else {
+            return Answer::Rejected(RejectReason::UnknownModel);
+        };
+        let (answer, trace) = pool.ask(key, route, now);
+        let took = lifecycle::monotonic().seconds_since(now);
+        self.families.decision_seconds.observe(took);
+        if let Some((trace, id)) = trace {
+            let told = match (&answer, id) {
+                (Answer::Decided(decision, _), Some(id)) => Some((id, decision.evidence.clone())),
+                _ => None,
+            };
+            self.explanations.record(trace, told, unix_millis());
+        }
+        answer
+    }
+
+    /// Takes a report of an edge elsewhere.
+    pub(crate) fn hear(&self, pool: &PoolId, key: LeaseKey, what: &What, now: Moment) {
+        if let Some(pool) = self.named(pool) {
+            self.explain_all(pool.hear(key, what, now));
+        }
+    }
+
+    /// An edge elsewhere says in short what it holds.
+    pub(crate) fn audit(&self, pool: &PoolId, audit: &Audit, now: Moment) -> Option<AuditReply> {
+        self.named(pool)?.audit(audit, now)
+    }
+
+    /// An edge elsewhere says one by one what it holds.
+    pub(crate) fn resume(&self, pool: &PoolId, resume: &Resume, now: Moment) {
+        if let Some(pool) = self.named(pool) {
+            self.explain_all(pool.resume(resume, now));
+        }
+    }
+
+    /// The last session of an edge's process broke.
+    pub(crate) fn broken(&self, edge: &Process, now: Moment) {
+        for pool in self.all() {
+            pool.broken(edge, now);
+        }
+    }
+
+    /// Another router owns the pool.
+    pub(crate) fn let_go(&self, pool: &PoolId, now: Moment) {
+        if let Some(pool) = self.named(pool) {
+            pool.let_go(now);
+        }
+    }
+
+    /// Leases of edges elsewhere.
+    #[cfg(test)]
+    pub(crate) fn booked(&self, pool: &PoolId) -> Vec<(LeaseKey, replication::Lease)> {
+        self.named(pool).map(|pool| pool.booked()).unwrap_or_default()
+    }
+
+    /// A Route of an edge elsewhere had no decision.
+    pub(crate) fn count_rejected(&self, reason: RejectReason) {
+        self.families.rejected(reason);
+    }
+
+    fn named(&self, pool: &PoolId) -> Option<Arc<Pool>> {
+        self.pools.read().by_model.get(pool.as_str()).cloned()
+    }
+
+    fn explain_all(&self, outcomes: Vec<(LeaseId, Outcome)>) {
+        for (lease, outcome) in outcomes {
+            self.explanations.update(lease, outcome);
+        }
+    }
+
     /// Takes a report; those for unknown leases are ignored.
     pub(crate) fn report_at(&self, report: &Report, now: Moment) {
         let lease = report.lease();
@@ -104,9 +205,8 @@ impl Router {
 
     /// Time has passed: due prefills begin, lost leases end, gauges are set.
     pub(crate) fn tick(&self, now: Moment) {
-        let reaped: Vec<(LeaseId, _)> = self.all().iter().flat_map(|p| p.tick(now)).collect();
-        for (lease, outcome) in reaped {
-            self.explanations.update(lease, outcome);
+        for pool in self.all() {
+            self.explain_all(pool.tick(now));
         }
     }
 
@@ -182,6 +282,11 @@ fn seats<'a>(
     seats
 }
 
+/// Whether a backend that comes would change the answer.
+fn may_change(reason: RejectReason) -> bool {
+    matches!(reason, RejectReason::NoReadyBackend | RejectReason::UnknownModel)
+}
+
 fn unix_millis() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -194,6 +299,11 @@ impl RoutingClient for Router {
         let result = self.route_at(&route, started);
         let took = lifecycle::monotonic().seconds_since(started);
         self.families.decision_seconds.observe(took);
+        let waits = result.as_ref().is_err_and(|rejected| may_change(rejected.reason));
+        if waits && !route.hold.is_zero() {
+            let until = started + route.hold;
+            return Box::pin(self.route_held(route, until));
+        }
         Box::pin(std::future::ready(result))
     }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use domain::{Fleet, RoutingClient};
 use lifecycle::Drain;
 use prometheus::Registry;
+use replication::MemberList;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::metrics::Families;
-use crate::{Config, Error, Router};
+use crate::{Config, Error, Router, SessionDeps, Sessions};
 
 /// How often gauges are set and lost leases looked for. Decisions never wait for it.
 const TICK: Duration = Duration::from_secs(1);
@@ -21,12 +22,17 @@ pub struct Deps {
     pub registry: Registry,
     /// The backends as last seen, and every later state.
     pub fleet: watch::Receiver<Arc<Fleet>>,
+    /// The members of the region, from which follows which pools this router serves; the empty
+    /// list where it is the only one.
+    pub members: watch::Receiver<MemberList>,
 }
 
 /// A router that is ready to decide; [`run`](Self::run) keeps it up to date.
 pub struct Service {
     router: Arc<Router>,
     fleet: watch::Receiver<Arc<Fleet>>,
+    members: watch::Receiver<MemberList>,
+    sessions: Option<Sessions>,
 }
 
 impl Config {
@@ -35,11 +41,11 @@ impl Config {
     /// # Errors
     /// When the registry already holds the router's metrics.
     pub fn build(self, deps: Deps) -> Result<Service, Error> {
-        let Deps { registry, mut fleet } = deps;
+        let Deps { registry, mut fleet, members } = deps;
         let router = Arc::new(Router::new(self.scheduling, Families::register(&registry)?));
         let now = fleet.borrow_and_update().clone();
         router.reconcile(now);
-        Ok(Service { router, fleet })
+        Ok(Service { router, fleet, members, sessions: None })
     }
 }
 
@@ -47,6 +53,18 @@ impl Service {
     /// The routing port, in this process.
     pub fn client(&self) -> Arc<dyn RoutingClient> {
         self.router.clone()
+    }
+
+    /// What edges in other processes connect to. To be asked for once, before
+    /// [`run`](Self::run).
+    ///
+    /// # Errors
+    /// When the registry already holds the metrics of sessions.
+    pub fn sessions(&mut self, deps: SessionDeps) -> Result<Sessions, Error> {
+        let list = self.members.borrow_and_update().clone();
+        let sessions = Sessions::new(self.router.clone(), list, deps)?;
+        self.sessions = Some(sessions.clone());
+        Ok(sessions)
     }
 
     /// The router itself, for [`api::admin_routes`](crate::api::admin_routes).
@@ -64,7 +82,7 @@ impl Service {
     pub async fn run(mut self, drain: Drain) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut followed = true;
+        let (mut followed, mut listed) = (true, self.sessions.is_some());
         loop {
             tokio::select! {
                 () = drain.signaled() => return,
@@ -76,6 +94,13 @@ impl Service {
                     }
                     // Whoever published is gone; the last state stands.
                     Err(_) => followed = false,
+                },
+                changed = self.members.changed(), if listed => match (changed, &self.sessions) {
+                    (Ok(()), Some(sessions)) => {
+                        let list = self.members.borrow_and_update().clone();
+                        sessions.set_list(&list, lifecycle::monotonic());
+                    }
+                    _ => listed = false,
                 },
             }
         }

@@ -11,3 +11,4 @@ mod load;
 mod mirrors;
 mod prefixes;
 mod reference;
+mod remote;

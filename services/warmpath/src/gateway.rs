@@ -9,6 +9,7 @@ use domain::{BackendState, Fleet, RoutingClient};
 use instrumentation::Registry;
 use launch::Started;
 use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome};
+use replication::MemberList;
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -50,9 +51,10 @@ impl Gateway {
             store,
         })?;
         let fleet = telemetry.fleet();
-        let router = config
-            .router
-            .build(router::Deps { registry: registry.clone(), fleet: fleet.clone() })?;
+        // The one router serves every pool.
+        let (_, members) = watch::channel(MemberList::default());
+        let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone(), members };
+        let router = config.router.build(deps)?;
         let routing = router.client();
         let edge = config.edge.build(edge::Deps {
             registry: registry.clone(),

@@ -3,6 +3,7 @@
 use domain::{LeaseId, Moment};
 use kv_index::Booking;
 use kv_index::feedback::Sample;
+use replication::LeaseKey;
 
 use super::measure::Measure;
 use super::rank::RankKey;
@@ -41,6 +42,10 @@ pub(crate) struct Lease {
     pub(crate) first_token: bool,
     /// Output tokens so far.
     pub(crate) generated: u32,
+    /// Its name, where another process holds it.
+    pub(crate) key: Option<LeaseKey>,
+    /// Whether it was put on its rank without a decision of ours: nothing was foretold.
+    pub(crate) adopted: bool,
 }
 
 /// A lease's part in a KV index.

@@ -109,7 +109,8 @@ impl State {
         let lease = self.close(id, Closing { usage, output_keys }, now)?;
         if let Some(rank) = self.ranks.by_key_mut(lease.rank) {
             rank.breaker.succeeded(trial);
-            if let Some(delivered) = usage.and_then(|u| u.cached_tokens) {
+            let told = usage.and_then(|u| u.cached_tokens).filter(|_| !lease.adopted);
+            if let Some(delivered) = told {
                 let forecast = lease.forecast;
                 rank.metrics.cached(
                     u64::from(forecast.cached_tokens),
@@ -159,11 +160,14 @@ impl State {
                 rank.breaker.released();
             }
         }
-        let Lease { rank, at, blocks, forecast, generated, .. } = lease;
+        let Lease { rank, at, blocks, forecast, generated, key, adopted, .. } = lease;
+        if let Some(key) = key {
+            self.remote.forget(&key);
+        }
         if let Some(blocks) = blocks {
             self.release(rank, blocks, generated, closing);
         }
-        Some(ClosedLease { rank, at, forecast })
+        Some(ClosedLease { rank, at, forecast, adopted })
     }
 
     /// Blocks of a prefill that began stay in the engine's cache until they are evicted; those
@@ -235,4 +239,5 @@ pub(super) struct ClosedLease {
     rank: RankKey,
     at: Moment,
     forecast: super::lease::Forecast,
+    adopted: bool,
 }

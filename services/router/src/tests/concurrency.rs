@@ -87,6 +87,8 @@ fn drive(router: &Router, now: &impl Fn() -> Moment, thread: u64, i: u64) {
         max_output_tokens: None,
         stream: true,
         excluded: Vec::new(),
+        hold: Duration::ZERO,
+        ranked: Vec::new(),
     };
     let lease = router.route_at(&route, now()).expect("three are always there").lease;
     if i.is_multiple_of(11) {
@@ -101,7 +103,8 @@ fn drive(router: &Router, now: &impl Fn() -> Moment, thread: u64, i: u64) {
 #[tokio::test]
 async fn the_service_follows_the_fleet_and_shows_it_only_when_it_can_be_chosen() {
     let (publish, observed) = watch::channel(fleet(Vec::new()));
-    let deps = Deps { registry: Registry::new(), fleet: observed };
+    let (_list, members) = watch::channel(replication::MemberList::default());
+    let deps = Deps { registry: Registry::new(), fleet: observed, members };
     let service = Config::default().build(deps).expect("an empty registry");
     let client = service.client();
     let mut seen = client.watch_fleet();
@@ -125,6 +128,8 @@ async fn the_service_follows_the_fleet_and_shows_it_only_when_it_can_be_chosen()
         max_output_tokens: None,
         stream: true,
         excluded: Vec::new(),
+        hold: Duration::ZERO,
+        ranked: Vec::new(),
     };
     let decision = client.route(route).await.expect("what is shown can be chosen");
     client.report(Report::Cancelled { lease: decision.lease });

@@ -55,6 +55,8 @@ impl Bench {
             max_output_tokens: None,
             stream: true,
             excluded: Vec::new(),
+            hold: Duration::ZERO,
+            ranked: Vec::new(),
         }
     }
 

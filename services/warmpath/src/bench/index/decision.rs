@@ -11,6 +11,7 @@ use domain::{
 };
 use futures_util::FutureExt as _;
 use instrumentation::Registry;
+use replication::MemberList;
 use serde::Serialize;
 use sim::index_load::{IndexLoad, block_key};
 use tokio::sync::watch;
@@ -56,7 +57,8 @@ impl Bed {
     fn new() -> anyhow::Result<Self> {
         let backends = (0..RANKS).map(|number| Arc::new(backend(number))).collect();
         let (_keep, fleet) = watch::channel(Arc::new(Fleet { revision: 1, backends }));
-        let deps = router::Deps { registry: Registry::new(), fleet };
+        let (_, members) = watch::channel(MemberList::default());
+        let deps = router::Deps { registry: Registry::new(), fleet, members };
         let service = router::Config::default().build(deps)?;
         Ok(Self {
             client: service.client(),
@@ -84,6 +86,8 @@ impl Bed {
             max_output_tokens: None,
             stream: true,
             excluded: Vec::new(),
+            hold: Duration::ZERO,
+            ranked: Vec::new(),
         };
         let (decision, spent) = timed(|| self.client.route(route).now_or_never());
         self.decisions.push(micros(spent));

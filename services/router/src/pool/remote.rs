@@ -1,0 +1,298 @@
+//! Leases that edges in other processes hold.
+//!
+//! They have two sides. The pool's own leases say what each does on its rank. The book says who
+//! holds what, in the words of the protocol; [`Sessions`] alone decide its changes, and every
+//! change of the book is made to the pool's leases too. So the book is what is compared with the
+//! edges, and what follows from it is one place: [`State::apply`].
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use domain::{
+    BlockUnit, Decision, DecisionReason, Evidence, LeaseId, Moment, Prompt, RejectReason, Report,
+    Route, ScoreParts,
+};
+use proto::What;
+use replication::{
+    Admission, Audit, AuditReply, Lease as Held, LeaseBook, LeaseChange, LeaseKey, LeaseReport,
+    Phase, Process, Resume, Sessions,
+};
+
+use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
+use super::measure::Measure;
+use super::report::Closing;
+use super::{State, start};
+use crate::explain::{Ending, Outcome, Trace};
+
+/// What happened to leases, for the explanations.
+type Outcomes = Vec<(LeaseId, Outcome)>;
+
+/// What edges in other processes hold here.
+#[derive(Default)]
+pub(super) struct Remote {
+    sessions: Sessions,
+    book: LeaseBook,
+    by_key: HashMap<LeaseKey, Named>,
+}
+
+/// A lease under the name that its edge gave it.
+struct Named {
+    id: LeaseId,
+    /// What was answered, for when it is asked again. Dropped at the first report: the answer
+    /// has arrived.
+    answer: Option<Box<Decision>>,
+}
+
+impl Remote {
+    /// The pool's lease of that name is closed.
+    pub(super) fn forget(&mut self, key: &LeaseKey) {
+        self.by_key.remove(key);
+    }
+}
+
+/// What a Route of an edge elsewhere comes to.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// It is booked, and holds so many blocks. The decision's lease is the edge's number.
+    Decided(Box<Decision>, u32),
+    /// It is not.
+    Rejected(RejectReason),
+    /// The lease is over, or its edge's process: nobody waits.
+    Nothing,
+}
+
+/// The answer; and if it was made now, how it came about, with the pool's own lease.
+pub(crate) type Asked = (Answer, Option<(Trace, Option<LeaseId>)>);
+
+impl State {
+    pub(super) fn ask(&mut self, key: &LeaseKey, route: &Route, now: Moment) -> Asked {
+        let (admission, changes) = self.remote.sessions.route(key, &self.remote.book, now);
+        self.apply(changes, now);
+        match admission {
+            Admission::Over => (Answer::Nothing, None),
+            Admission::Known(held) => (self.answer_again(key, &held), None),
+            Admission::New => {
+                let (result, trace) = self.route(route, now);
+                match result {
+                    Ok(decision) => {
+                        let id = decision.lease;
+                        (self.name(key, decision), Some((trace, Some(id))))
+                    }
+                    Err(reason) => (Answer::Rejected(reason), Some((trace, None))),
+                }
+            }
+        }
+    }
+
+    /// Gives a lease that was just booked the name that its edge knows it by.
+    fn name(&mut self, key: &LeaseKey, mut decision: Decision) -> Answer {
+        let id = std::mem::replace(&mut decision.lease, key.lease);
+        let Some(lease) = self.leases.get_mut(&id) else { return Answer::Nothing };
+        lease.key = Some(key.clone());
+        let blocks = lease.blocks.as_ref().map_or(0, |b| b.measure.prompt_blocks());
+        let held = Held { rank: decision.chosen.rank.clone(), blocks, phase: Phase::Waiting };
+        self.remote.book.apply(&LeaseChange::Opened { key: key.clone(), lease: held });
+        let answer = Some(Box::new(decision.clone()));
+        self.remote.by_key.insert(key.clone(), Named { id, answer });
+        Answer::Decided(Box::new(decision), blocks)
+    }
+
+    /// The answer that a lease had, or one that says no more than where it is.
+    fn answer_again(&self, key: &LeaseKey, held: &Held) -> Answer {
+        let known = self.remote.by_key.get(key);
+        if let Some(answer) = known.and_then(|named| named.answer.as_ref()) {
+            return Answer::Decided(answer.clone(), held.blocks);
+        }
+        let Some(rank) = self.ranks.iter().find(|rank| rank.id == held.rank) else {
+            return Answer::Nothing;
+        };
+        let evidence = Evidence {
+            matched_blocks: 0,
+            predicted_cached_tokens: 0,
+            predicted_ttft: Duration::ZERO,
+            parts: ScoreParts::default(),
+            level: rank.level,
+            reason: DecisionReason::OnlyCandidate,
+        };
+        let chosen = rank.candidate();
+        let decision = Decision { lease: key.lease, chosen, others: Vec::new(), evidence };
+        Answer::Decided(Box::new(decision), held.blocks)
+    }
+
+    pub(super) fn hear(&mut self, key: LeaseKey, what: &What, now: Moment) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        let told = match what {
+            What::Moved(lease) => LeaseReport::Moved { lease: lease.clone() },
+            What::Report { report, blocks } => {
+                if let Some(named) = self.remote.by_key.get_mut(&key) {
+                    named.answer = None;
+                    let id = named.id;
+                    let report = renamed(report, id);
+                    outcomes.extend(self.report(&report, now).map(|outcome| (id, outcome)));
+                }
+                in_short(report, *blocks)
+            }
+        };
+        let mut changes = self.remote.sessions.report(key, told, &self.remote.book, now);
+        // How far it is was said above, in tokens.
+        let further = |change: &LeaseChange| matches!(change, LeaseChange::Progressed { .. });
+        for change in changes.extract_if(.., |change| further(change)) {
+            self.remote.book.apply(&change);
+        }
+        outcomes.extend(self.apply(changes, now));
+        outcomes
+    }
+
+    pub(super) fn audit(&mut self, audit: &Audit, now: Moment) -> Option<AuditReply> {
+        let (reply, changes) = self.remote.sessions.audit(audit, &self.remote.book, now);
+        self.apply(changes, now);
+        reply
+    }
+
+    pub(super) fn resume(&mut self, resume: &Resume, now: Moment) -> Outcomes {
+        let changes = self.remote.sessions.resume(resume, &self.remote.book, now);
+        self.apply(changes, now)
+    }
+
+    pub(super) fn broken(&mut self, edge: &Process, now: Moment) {
+        self.remote.sessions.broken(edge, &self.remote.book, now);
+    }
+
+    /// Ends what nobody re-asserted in time.
+    pub(super) fn end_orphans(&mut self, now: Moment) -> Outcomes {
+        let changes = self.remote.sessions.tick(&self.remote.book, now);
+        self.apply(changes, now)
+    }
+
+    pub(super) fn let_go(&mut self, now: Moment) {
+        let held: Vec<LeaseId> = self.remote.by_key.values().map(|named| named.id).collect();
+        for id in held {
+            self.close(id, Closing::default(), now);
+        }
+        self.remote = Remote::default();
+    }
+
+    #[cfg(test)]
+    pub(super) fn booked(&self) -> Vec<(LeaseKey, Held)> {
+        self.remote.book.iter().map(|(key, held)| (key.clone(), held.clone())).collect()
+    }
+
+    /// Makes changes of the book, and to the pool's leases what follows from them.
+    fn apply(&mut self, changes: Vec<LeaseChange>, now: Moment) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        for change in changes {
+            self.remote.book.apply(&change);
+            match change {
+                LeaseChange::Opened { key, lease } => self.adopt(key, &lease, now),
+                LeaseChange::Progressed { key, phase, blocks } => {
+                    if let Some(id) = self.remote.by_key.get(&key).map(|named| named.id) {
+                        self.is_further(id, phase, blocks);
+                    }
+                }
+                LeaseChange::Ended { key } => {
+                    let Some(named) = self.remote.by_key.get(&key) else { continue };
+                    let (id, at) = (named.id, self.leases.get(&named.id).map(|l| l.at));
+                    self.metrics.leases_reaped.inc();
+                    self.close(id, Closing::default(), now);
+                    let seconds = at.map_or(0.0, |at| now.seconds_since(at));
+                    outcomes.push((id, Outcome::Ended { ending: Ending::Reaped, seconds }));
+                }
+                LeaseChange::RankAdded { .. } | LeaseChange::RankRemoved { .. } => {}
+            }
+        }
+        outcomes
+    }
+
+    /// A lease is on a rank without a decision of ours. On one that is gone it counts on nobody.
+    fn adopt(&mut self, key: LeaseKey, held: &Held, now: Moment) {
+        if let Some(named) = self.remote.by_key.get(&key) {
+            let id = named.id;
+            self.close(id, Closing::default(), now);
+        }
+        let Some(at) = self.ranks.iter().position(|rank| rank.id == held.rank) else { return };
+        let id = lease_id(self.number, self.next_lease);
+        self.next_lease += 1;
+        let blocks = self.adopt_blocks(at, held.blocks);
+        let rank = &mut self.ranks[at];
+        rank.load.adopt(id, held.blocks, now);
+        rank.show_in_flight();
+        let lease = Lease {
+            rank: rank.key,
+            at: now,
+            heard: now,
+            blocks,
+            forecast: Forecast { cached_tokens: 0, ttft_seconds: 0.0, grain: 1, text_bytes: 0 },
+            trial: false,
+            first_token: true,
+            generated: 0,
+            key: Some(key.clone()),
+            adopted: true,
+        };
+        self.leases.insert(id, lease);
+        if let Some(lease) = self.leases.get_mut(&id) {
+            start(&mut self.mirrors, lease);
+        }
+        self.metrics.leases.set(self.leases.len() as i64);
+        self.remote.by_key.insert(key, Named { id, answer: None });
+    }
+
+    /// Blocks without keys in the index that the rank is followed in.
+    fn adopt_blocks(&mut self, at: usize, blocks: u32) -> Option<BookedBlocks> {
+        let profile = self.ranks[at].profile;
+        if !profile.caches {
+            return None;
+        }
+        let unit = profile.unit();
+        let number = self.mirror(unit);
+        self.ensure_slot(at, number);
+        let slot = self.ranks[at].slot(number)?;
+        let length = blocks.saturating_mul(unit.size());
+        let tokens = match unit {
+            BlockUnit::Tokens(_) => length,
+            BlockUnit::Bytes(_) => (f64::from(length) / self.bytes_per_token) as u32,
+        };
+        let prompt = Prompt { tokens, text_bytes: length, keys: Vec::new() };
+        let measure = Measure::new(unit, &prompt, self.bytes_per_token);
+        let mirror = &mut self.mirrors[number];
+        let sample = mirror.feedback.sample(slot, &[]);
+        let booking = mirror.index.book(slot, &[], blocks);
+        Some(BookedBlocks { mirror: number, booking, sample, started: false, measure, keyed: 0 })
+    }
+
+    /// An edge re-asserts a lease: what was said of it meanwhile was lost.
+    fn is_further(&mut self, id: LeaseId, phase: Phase, blocks: u32) {
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        if phase == Phase::Generating {
+            start(&mut self.mirrors, lease);
+        }
+        if let Some(booked) = &mut lease.blocks {
+            let output = blocks.saturating_sub(booked.measure.prompt_blocks());
+            self.mirrors[booked.mirror].index.grow(&mut booked.booking, output);
+        }
+    }
+}
+
+/// The same report of the pool's own lease.
+fn renamed(report: &Report, lease: LeaseId) -> Report {
+    let mut report = report.clone();
+    match &mut report {
+        Report::FirstToken { lease: name }
+        | Report::Progress { lease: name, .. }
+        | Report::Finished { lease: name, .. }
+        | Report::Failed { lease: name, .. }
+        | Report::Cancelled { lease: name } => *name = lease,
+    }
+    report
+}
+
+/// What a report says of the lease alone.
+fn in_short(report: &Report, blocks: u32) -> LeaseReport {
+    match report {
+        Report::FirstToken { .. } | Report::Progress { .. } => {
+            LeaseReport::Progress { phase: Phase::Generating, blocks }
+        }
+        Report::Finished { .. } | Report::Failed { .. } | Report::Cancelled { .. } => {
+            LeaseReport::Closed
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The router's end of sessions: edges in other processes ask it over gRPC streams.
+//!
+//! Every stream begins with a Hello and is then a sequence of messages that are answered by name,
+//! in any order. Whatever can be answered at once is, under a pool's lock and in the stream's own
+//! task; a Route that waits for a backend has a task of its own. A message that makes no sense
+//! fails alone.
+//!
+//! - [`stream`]: one stream from Hello to its end
+//! - [`answer`]: one message after the other
+//! - [`hold`]: Routes that wait
+//! - [`metrics`]: what is counted
+
+mod answer;
+mod hold;
+mod metrics;
+mod stream;
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use domain::{Incarnation, Moment};
+use futures_core::Stream;
+use lifecycle::TaskSpawner;
+use parking_lot::Mutex;
+use prometheus::Registry;
+use proto::routing::v1::routing_server::{Routing, RoutingServer};
+use proto::routing::v1::{EdgeFrame, RouterFrame};
+use replication::{MemberId, MemberList, Process};
+use rpc::Fingerprint;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::ownership::Ownership;
+use crate::{Error, Router};
+use metrics::Metrics;
+
+/// Routes of one stream that may wait at a time.
+const ROUTE_CREDIT: u32 = 1024;
+/// Frames that wait to be written to one stream; past that its messages wait to be read.
+const UNWRITTEN_FRAMES: usize = 32;
+/// A frame that is larger ends its stream. Messages above [`rpc::MAX_MESSAGE_BYTES`] are refused
+/// one by one below that.
+const MAX_FRAME_BYTES: usize = 4 * rpc::MAX_MESSAGE_BYTES;
+
+/// What the router's end of sessions needs.
+pub struct SessionDeps {
+    /// Where its metrics are registered.
+    pub registry: Registry,
+    /// What its tasks are started with.
+    pub spawner: TaskSpawner,
+    /// This process, as it is a member.
+    pub me: Process,
+    /// Of the region's secret: edges must have the same.
+    pub fingerprint: Fingerprint,
+}
+
+/// The router's end of sessions. A cheap handle.
+#[derive(Clone)]
+pub struct Sessions(Arc<Shared>);
+
+pub(crate) struct Shared {
+    router: Arc<Router>,
+    me: Process,
+    fingerprint: Fingerprint,
+    ownership: Mutex<Ownership>,
+    edges: Mutex<HashMap<MemberId, Edge>>,
+    spawner: TaskSpawner,
+    metrics: Metrics,
+}
+
+/// The streams of an edge.
+struct Edge {
+    incarnation: Incarnation,
+    streams: usize,
+}
+
+impl Sessions {
+    pub(crate) fn new(
+        router: Arc<Router>,
+        members: MemberList,
+        deps: SessionDeps,
+    ) -> Result<Self, Error> {
+        let SessionDeps { registry, spawner, me, fingerprint } = deps;
+        let metrics = Metrics::default();
+        metrics.register(&registry)?;
+        Ok(Self(Arc::new(Shared {
+            router,
+            ownership: Mutex::new(Ownership::new(me.clone(), members)),
+            me,
+            fingerprint,
+            edges: Mutex::default(),
+            spawner,
+            metrics,
+        })))
+    }
+
+    /// The gRPC service, for a server of the process.
+    pub fn service(&self) -> RoutingServer<Self> {
+        RoutingServer::new(self.clone())
+            .max_decoding_message_size(MAX_FRAME_BYTES)
+            .max_encoding_message_size(MAX_FRAME_BYTES)
+    }
+
+    /// A member list came, from telemetry or an edge.
+    pub(crate) fn set_list(&self, list: &MemberList, now: Moment) {
+        self.0.set_list(list, now);
+    }
+}
+
+impl Shared {
+    fn set_list(&self, list: &MemberList, now: Moment) {
+        let (lost, served) = {
+            let mut ownership = self.ownership.lock();
+            let lost = ownership.set_list(list);
+            (lost, ownership.served())
+        };
+        self.metrics.pools_served.set(served as i64);
+        for pool in lost {
+            tracing::info!(pool = pool.as_str(), "another router serves the pool now");
+            self.router.let_go(&pool, now);
+        }
+    }
+
+    /// Counts a stream of an edge. `false` if a later process of it was here.
+    fn enter(&self, edge: &Process) -> bool {
+        let mut edges = self.edges.lock();
+        let new = || Edge { incarnation: edge.incarnation, streams: 0 };
+        let known = edges.entry(edge.id.clone()).or_insert_with(new);
+        if known.incarnation > edge.incarnation {
+            return false;
+        }
+        if known.incarnation < edge.incarnation {
+            *known = new();
+        }
+        known.streams += 1;
+        true
+    }
+
+    /// A stream of an edge has ended. With the last one its leases wait to be re-asserted.
+    fn leave(&self, edge: &Process, now: Moment) {
+        let is_last = {
+            let mut edges = self.edges.lock();
+            match edges.get_mut(&edge.id).filter(|known| known.incarnation == edge.incarnation) {
+                Some(known) => {
+                    known.streams -= 1;
+                    known.streams == 0
+                }
+                None => false,
+            }
+        };
+        if is_last {
+            self.router.broken(edge, now);
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Routing for Sessions {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<RouterFrame, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<EdgeFrame>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (frames, written) = mpsc::channel(UNWRITTEN_FRAMES);
+        let stream = stream::run(Arc::clone(&self.0), request.into_inner(), frames);
+        self.0.spawner.spawn("router-session", stream);
+        Ok(Response::new(Box::pin(ReceiverStream::new(written))))
+    }
+}

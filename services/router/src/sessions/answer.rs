@@ -1,0 +1,205 @@
+//! One message after the other.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use domain::{LeaseId, Moment, RejectReason, Rejected};
+use prost::Message as _;
+use proto::routing::v1::edge_message::Kind as Told;
+use proto::routing::v1::router_message::Kind;
+use proto::routing::v1::{self, AuditReply, NotOwner, Queued, RouteError};
+use proto::{Asked, Decided, Reported, WireError};
+use replication::{AuditReply as Reply, LeaseKey, MemberList, PoolId, Process, Reign};
+
+use super::Shared;
+use super::hold::Holds;
+use super::stream::Frames;
+use crate::ownership::Standing;
+use crate::pool::Answer;
+
+/// A stream of an edge that was let in.
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    edge: Process,
+    frames: Frames,
+    holds: Holds,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>, edge: Process, frames: Frames) -> Self {
+        Self { shared, edge, frames, holds: Holds::default() }
+    }
+
+    pub(super) fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    /// What is answered at once.
+    pub(super) fn answer(&self, message: Told, now: Moment) -> Vec<Kind> {
+        let answered = match message {
+            Told::Hello(_) => {
+                Err(WireError::NotAllowed { field: "hello", value: "a second one".to_owned() })
+            }
+            Told::Route(route) => Ok(self.route(route, now)),
+            Told::Report(report) => self.report(report, now),
+            Told::Audit(audit) => self.audit(audit, now),
+            Told::Resume(resume) => self.resume(resume, now),
+            Told::Members(list) => MemberList::try_from(list).map(|list| {
+                self.shared.set_list(&list, now);
+                Vec::new()
+            }),
+            Told::WantMembers(_) => {
+                Ok(vec![Kind::Members(self.shared.ownership.lock().list().into())])
+            }
+        };
+        answered.unwrap_or_else(|error| {
+            self.shared.metrics.malformed.inc();
+            tracing::warn!(edge = %self.edge.id, %error, "a message makes no sense");
+            Vec::new()
+        })
+    }
+
+    fn route(&self, route: v1::Route, now: Moment) -> Vec<Kind> {
+        let lease = route.lease;
+        let fault = |message: String| {
+            self.shared.metrics.malformed.inc();
+            tracing::warn!(edge = %self.edge.id, %message, "a Route is not taken");
+            vec![Kind::RouteError(RouteError { lease, message })]
+        };
+        let size = route.encoded_len();
+        if size > rpc::MAX_MESSAGE_BYTES {
+            let limit = rpc::MAX_MESSAGE_BYTES;
+            return fault(format!("the message has {size} bytes, {limit} are allowed"));
+        }
+        let asked = match Asked::try_from(route) {
+            Ok(asked) => asked,
+            Err(error) => return fault(error.to_string()),
+        };
+        match self.shared.decide(&self.edge, &asked, now) {
+            Step::Answer(kind) => vec![*kind],
+            Step::Nothing => Vec::new(),
+            Step::Wait(reason) if asked.route.hold.is_zero() => {
+                vec![self.shared.reject(asked.lease, reason)]
+            }
+            Step::Wait(_) => {
+                if !self.holds.hold(&self.shared, &self.edge, asked, &self.frames, now) {
+                    return fault("too many Routes of this stream wait already".to_owned());
+                }
+                vec![Kind::Queued(Queued { lease })]
+            }
+        }
+    }
+
+    fn report(&self, report: v1::Report, now: Moment) -> Result<Vec<Kind>, WireError> {
+        let Reported { pool, lease, what } = report.try_into()?;
+        // Whatever it says, nobody waits for a decision any more.
+        self.holds.end(lease);
+        Ok(self.at_owner(&pool, now, |_| {
+            let key = LeaseKey { edge: self.edge.clone(), lease };
+            self.shared.router.hear(&pool, key, &what, now);
+            None
+        }))
+    }
+
+    fn audit(&self, audit: v1::Audit, now: Moment) -> Result<Vec<Kind>, WireError> {
+        let (pool, audit) = audit.read(self.edge.clone())?;
+        Ok(self.at_owner(&pool, now, |reign| {
+            let reply = self.shared.router.audit(&pool, &audit, now)?;
+            Some(Kind::AuditReply(audit_reply(&pool, reply, &reign)))
+        }))
+    }
+
+    fn resume(&self, resume: v1::Resume, now: Moment) -> Result<Vec<Kind>, WireError> {
+        let (pool, resume) = resume.read(self.edge.clone())?;
+        Ok(self.at_owner(&pool, now, |_| {
+            self.shared.router.resume(&pool, &resume, now);
+            None
+        }))
+    }
+
+    /// What the pool's owner says; another tells who that is. Nothing for a pool that is not here:
+    /// it may be soon, and the next audit finds what was missed.
+    fn at_owner(
+        &self,
+        pool: &PoolId,
+        now: Moment,
+        answer: impl FnOnce(Reign) -> Option<Kind>,
+    ) -> Vec<Kind> {
+        if !self.shared.router.knows(pool) {
+            return Vec::new();
+        }
+        match self.shared.standing(pool, now) {
+            Standing::Other(owner) => vec![self.shared.not_owner(pool, LeaseId(0), owner)],
+            Standing::Serves(reign) => answer(reign).into_iter().collect(),
+        }
+    }
+}
+
+/// What a Route comes to for now.
+pub(super) enum Step {
+    Answer(Box<Kind>),
+    /// Nobody waits for it.
+    Nothing,
+    /// It is this unless a backend becomes ready.
+    Wait(RejectReason),
+}
+
+impl Shared {
+    pub(super) fn standing(&self, pool: &PoolId, now: Moment) -> Standing {
+        let mut ownership = self.ownership.lock();
+        let standing = ownership.asked(pool, now, unix_millis());
+        self.metrics.pools_served.set(ownership.served() as i64);
+        standing
+    }
+
+    pub(super) fn not_owner(&self, pool: &PoolId, lease: LeaseId, owner: Option<Process>) -> Kind {
+        self.metrics.not_owner.inc();
+        let owner = owner.as_ref().map(Into::into);
+        Kind::NotOwner(NotOwner { pool: pool.as_str().to_owned(), lease: lease.0, owner })
+    }
+
+    pub(super) fn reject(&self, lease: LeaseId, reason: RejectReason) -> Kind {
+        self.router.count_rejected(reason);
+        let rejected = Rejected { reason, retry_after: None };
+        Kind::Rejected(v1::Rejected::new(lease, &rejected))
+    }
+
+    pub(super) fn decide(&self, edge: &Process, asked: &Asked, now: Moment) -> Step {
+        let lease = asked.lease;
+        // A pool that is not here is asked for in vain wherever it belongs.
+        if !self.router.knows(&asked.pool) {
+            return Step::Wait(RejectReason::UnknownModel);
+        }
+        let reign = match self.standing(&asked.pool, now) {
+            Standing::Serves(reign) => reign,
+            Standing::Other(owner) => {
+                return Step::Answer(Box::new(self.not_owner(&asked.pool, lease, owner)));
+            }
+        };
+        let key = LeaseKey { edge: edge.clone(), lease };
+        match self.router.ask(&asked.pool, &key, &asked.route, now) {
+            Answer::Nothing => Step::Nothing,
+            Answer::Rejected(
+                reason @ (RejectReason::NoReadyBackend | RejectReason::UnknownModel),
+            ) => Step::Wait(reason),
+            Answer::Rejected(reason) => Step::Answer(Box::new(self.reject(lease, reason))),
+            Answer::Decided(decision, blocks) => {
+                let decided = Decided { reign, blocks, decision: *decision };
+                Step::Answer(Box::new(Kind::Decision((&decided).into())))
+            }
+        }
+    }
+}
+
+fn audit_reply(pool: &PoolId, reply: Reply, reign: &Reign) -> AuditReply {
+    let (serial, agreed) = match reply {
+        Reply::Agreed { serial } => (serial, true),
+        Reply::Differs { serial } => (serial, false),
+    };
+    AuditReply { pool: pool.as_str().to_owned(), serial, agreed, reign: Some(reign.into()) }
+}
+
+fn unix_millis() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
