@@ -29,6 +29,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     // The wire.
     ("proto", &["domain", "replication"]),
     ("rpc", &["settings", "lifecycle"]),
+    ("session", &["domain", "settings", "lifecycle", "replication", "proto", "rpc"]),
 ];
 
 /// They depend on libraries, but the simulator, and never on each other.
@@ -51,7 +52,7 @@ const HTTP_CRATES: &[&str] = &[
     "tower",
     "tower-http",
 ];
-const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto", "rpc"];
+const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto", "rpc", "session"];
 
 /// Crates that only pure code must not know: it is synchronous and takes `now`.
 const RUNTIME_CRATES: &[&str] = &["tokio", "tokio-stream", "tokio-util"];

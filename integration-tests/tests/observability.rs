@@ -17,7 +17,7 @@ const RULES: &str = "observability/rules.yaml";
 const OPERATIONS: &str = "docs/operations.md";
 
 /// Crates that have metrics.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "services/edge/src",
     "services/router/src",
     "services/telemetry/src",
@@ -26,6 +26,7 @@ const SOURCES: [&str; 8] = [
     "libs/config-store/src",
     "libs/bus/src",
     "libs/rpc/src",
+    "libs/session/src",
 ];
 
 /// Where names stand without the prefix that these helpers add.

@@ -1,0 +1,138 @@
+//! The routing port over sessions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use domain::{
+    Base, BoxFuture, BoxStream, Decision, Fleet, ModelId, Moment, Rejected, Report, Route,
+    RoutingClient,
+};
+use lifecycle::TaskSpawner;
+use parking_lot::Mutex;
+use proto::Reported;
+use proto::routing::v1::edge_message::Kind;
+use proto::routing::v1::{self};
+use replication::{MemberList, PoolId, Process};
+use rpc::Fingerprint;
+use tokio::sync::{Notify, watch};
+use tokio_stream::wrappers::WatchStream;
+
+use crate::links::Links;
+use crate::state::State;
+use crate::{Config, Metrics, ask, links};
+
+/// What the edge's end of sessions needs.
+pub struct Deps {
+    /// What its tasks are started with. Sessions end with its drain: give it the spawner of the
+    /// background stage, so that requests still have routers while the edge drains.
+    pub spawner: TaskSpawner,
+    /// This process, as it is a member.
+    pub me: Process,
+    /// Of the region's secret: routers must have the same.
+    pub fingerprint: Fingerprint,
+    /// The backends as last seen, and every later state.
+    pub fleet: watch::Receiver<Arc<Fleet>>,
+    /// The members of the region, and every later list.
+    pub members: watch::Receiver<MemberList>,
+    /// Its series.
+    pub metrics: Metrics,
+}
+
+/// Asks the routers of a region. A cheap handle; its tasks end with the spawner's drain.
+#[derive(Clone)]
+pub struct SessionClient(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) spawner: TaskSpawner,
+    pub(crate) me: Process,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) fleet: watch::Receiver<Arc<Fleet>>,
+    pub(crate) metrics: Metrics,
+    pub(crate) state: Mutex<State>,
+    pub(crate) links: Links,
+    pub(crate) pools: Mutex<Pools>,
+    /// A stream was opened: who waits for one may try again.
+    pub(crate) opened: Notify,
+}
+
+/// The pools of names that have no cache of their own, by one state of the fleet.
+#[derive(Default)]
+pub(crate) struct Pools {
+    fleet: Arc<Fleet>,
+    of_names: HashMap<ModelId, PoolId>,
+}
+
+fn pool(model: &ModelId) -> PoolId {
+    PoolId::new(model.as_str())
+}
+
+impl SessionClient {
+    /// Begins to connect to the routers of the list, and goes on as it changes.
+    pub fn start(config: Config, deps: Deps) -> Self {
+        let Deps { spawner, me, fingerprint, fleet, members, metrics } = deps;
+        let shared = Arc::new(Shared {
+            config,
+            spawner: spawner.clone(),
+            state: Mutex::new(State::new(me.clone())),
+            me,
+            fingerprint,
+            fleet,
+            metrics,
+            links: Links::new(lifecycle::monotonic()),
+            pools: Mutex::default(),
+            opened: Notify::new(),
+        });
+        let list = members.borrow().clone();
+        links::set_list(&shared, &list);
+        spawner.spawn("session-members", links::follow(Arc::clone(&shared), members));
+        spawner.spawn("session-audits", links::audit(Arc::clone(&shared)));
+        Self(shared)
+    }
+}
+
+impl RoutingClient for SessionClient {
+    fn route(&self, route: Route) -> BoxFuture<'_, Result<Decision, Rejected>> {
+        Box::pin(ask::route(Arc::clone(&self.0), route))
+    }
+
+    fn report(&self, report: Report) {
+        let Some(reported) = self.0.state.lock().report(report) else { return };
+        if !self.0.tell(&reported) {
+            self.0.metrics.reports_dropped.inc();
+        }
+    }
+
+    fn fleet(&self) -> Arc<Fleet> {
+        self.0.fleet.borrow().clone()
+    }
+
+    fn watch_fleet(&self) -> BoxStream<'static, Arc<Fleet>> {
+        Box::pin(WatchStream::from_changes(self.0.fleet.clone()))
+    }
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Moment {
+        lifecycle::monotonic()
+    }
+
+    /// The pool of a model: that of its base where it has no cache of its own.
+    pub(crate) fn pool_of(&self, model: &ModelId) -> PoolId {
+        let fleet = self.fleet.borrow().clone();
+        let mut pools = self.pools.lock();
+        if !Arc::ptr_eq(&pools.fleet, &fleet) {
+            let pool = |(id, base): (&ModelId, &Base)| (id.clone(), pool(&base.model));
+            pools.of_names = fleet.bases().into_iter().map(pool).collect();
+            pools.fleet = fleet;
+        }
+        pools.of_names.get(model).cloned().unwrap_or_else(|| pool(model))
+    }
+
+    /// Tells the router that the pool would be asked of. `false` if there is none.
+    pub(crate) fn tell(&self, reported: &Reported) -> bool {
+        let order = self.state.lock().holdings.ask_order(&reported.pool);
+        let stream = self.links.first_open(&order, reported.lease.0);
+        stream.is_some_and(|stream| stream.outbox.push(Kind::Report(v1::Report::from(reported))))
+    }
+}
