@@ -6,3 +6,4 @@ mod drive;
 pub mod index;
 pub mod overhead;
 mod prompts;
+pub mod session;

@@ -52,6 +52,8 @@ enum BenchCommand {
     Overhead(bench::overhead::Args),
     /// Speed, memory and worst cases of the KV index, and the time of a decision
     Index(bench::index::Args),
+    /// The time of a routing decision over a session between edge and router
+    Session(bench::session::Args),
     /// The bare proxy of that comparison
     #[command(hide = true)]
     BareProxy(bench::bare_proxy::Args),
@@ -70,6 +72,7 @@ impl Cli {
                 block_on(bench::overhead::run(args))
             }
             Command::Bench { command: BenchCommand::Index(args) } => bench::index::run(&args),
+            Command::Bench { command: BenchCommand::Session(args) } => bench::session::run(&args),
             Command::Bench { command: BenchCommand::BareProxy(args) } => {
                 block_on(bench::bare_proxy::run(args))
             }
