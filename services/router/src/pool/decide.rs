@@ -139,7 +139,7 @@ impl State {
             trace.rejected = Some(reason);
             return (Err(reason), trace);
         }
-        let asked = self.ask(route.prompt.as_ref(), &eligible, now);
+        let asked = self.consult(route.prompt.as_ref(), &eligible, now);
         self.match_prompt(route.prompt.as_ref());
         let mut selection = self.choose(&asked, &eligible);
         // From now on by their places among all ranks.
@@ -176,7 +176,7 @@ impl State {
 
     /// Reads the prompt, and gives every eligible rank its slot in the index that will be asked.
     /// Later the index must not change any more until the choice is made.
-    fn ask<'a>(
+    fn consult<'a>(
         &mut self,
         prompt: Option<&'a Prompt>,
         eligible: &[usize],
