@@ -23,6 +23,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("instrumentation", &["settings"]),
     ("lifecycle", &["domain", "instrumentation"]),
     ("launch", &["domain", "settings", "instrumentation", "lifecycle", "tokenization"]),
+    ("credentials", &[]),
     // Adapters.
     ("config-store", &["domain", "instrumentation"]),
     ("bus", &["domain", "settings", "lifecycle"]),

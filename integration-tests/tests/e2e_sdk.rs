@@ -1,7 +1,7 @@
 //! The official OpenAI SDK and curl, unmodified, before the gateway and before an engine double:
 //! an application sees no difference.
 
-use edge::auth::GeneratedKey;
+use credentials::GeneratedKey;
 use integration_tests::cluster::{Cluster, MODEL};
 use integration_tests::process::conformance;
 

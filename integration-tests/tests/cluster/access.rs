@@ -1,7 +1,7 @@
 //! Who may do what: routes, keys, models.
 
 use bytes::Bytes;
-use edge::auth::GeneratedKey;
+use credentials::GeneratedKey;
 use http::Method;
 use integration_tests::cluster::{Cluster, MODEL};
 use integration_tests::scenarios::chat;

@@ -1,6 +1,6 @@
 //! What each tenant may send.
 
-use edge::auth::GeneratedKey;
+use credentials::GeneratedKey;
 use integration_tests::cluster::Cluster;
 use integration_tests::scenarios::chat;
 use integration_tests::wait::{PATIENCE, eventually};

@@ -9,7 +9,7 @@ use domain::{ModelId, TenantId};
 use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, SettingsError};
 
-use crate::auth::{self, Keyring};
+use crate::auth::Keyring;
 use crate::tenant::Tenant;
 
 /// 64 MiB: a million tokens as text, or a few images as data URLs.
@@ -295,7 +295,7 @@ fn read_keys(
         if !tenants.contains_key(&tenant) {
             return Err(fault("tenant", "no [[tenants]] entry has this id"));
         }
-        let digest = auth::digest_from_hex(&key.sha256)
+        let digest = credentials::bytes_from_hex(&key.sha256)
             .ok_or_else(|| fault("sha256", "must be 64 hex digits"))?;
         if !keyring.insert(&key.id, tenant, digest) {
             return Err(fault("id", "another key has this id"));

@@ -17,7 +17,7 @@
 
 mod answer;
 mod api;
-pub mod auth;
+mod auth;
 mod config;
 mod debug_headers;
 mod endpoint;

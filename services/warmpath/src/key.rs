@@ -1,6 +1,6 @@
 //! `warmpath key`: API keys for the config file.
 
-use edge::auth::GeneratedKey;
+use credentials::GeneratedKey;
 
 /// Options of `warmpath key new`.
 #[derive(Debug, clap::Args)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use domain::{BackendId, ErrorCode};
 use settings::Redacted;
 
-use crate::auth::GeneratedKey;
 use crate::config::RawKey;
 use crate::testing::*;
+use credentials::GeneratedKey;
 
 fn stored(key: &GeneratedKey) -> RawKey {
     let lines = key.config_lines();

@@ -196,7 +196,7 @@ impl Bed {
         let mut bare = ChildProcess::start("the bare proxy", &bare_args, &log("bare.log"))?;
         bare.ready(&format!("http://127.0.0.1:{bare_port}/health")).await?;
 
-        let key = edge::auth::GeneratedKey::generate("bench")?;
+        let key = credentials::GeneratedKey::generate("bench")?;
         let config =
             prompts::gateway_config(edge_port, admin_port, &engine_url, &key.config_lines());
         let path = log("gateway.toml");

@@ -1,6 +1,6 @@
 //! What is wrong with a config is said with its key, and nothing is started.
 
-use edge::auth::GeneratedKey;
+use credentials::GeneratedKey;
 
 use crate::process::{ConfigFile, Serving, chat, double, get, read_until, warmpath};
 

@@ -1,6 +1,6 @@
 //! Logs are JSON, name each request, and hold nothing of what it says or whose key it has.
 
-use edge::auth::GeneratedKey;
+use credentials::GeneratedKey;
 use serde_json::Value;
 
 use crate::process::{ConfigFile, Serving, chat, double, find, read_until};
