@@ -27,6 +27,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     // Adapters.
     ("config-store", &["domain", "instrumentation"]),
     ("bus", &["domain", "settings", "lifecycle"]),
+    ("events", &["domain", "bus", "credentials"]),
     // The wire.
     ("proto", &["domain", "replication"]),
     ("rpc", &["settings", "lifecycle"]),
