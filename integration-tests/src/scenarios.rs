@@ -1,6 +1,7 @@
 //! Longer runs that end in figures. Tests check small ones; `integration-tests/show` prints them
 //! in full.
 
+pub mod admin;
 pub mod bytes;
 pub mod hangups;
 pub mod kill;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
-use integration_tests::scenarios::{bytes, hangups, kill};
+use integration_tests::scenarios::{admin, bytes, hangups, kill};
 use serde_json::{Value, json};
 
 /// Runs one scenario and prints what it came to.
@@ -19,6 +19,12 @@ struct Args {
     /// Clients that hang up
     #[arg(long, default_value_t = 10_000)]
     count: usize,
+    /// The program that asks the admin API
+    #[arg(long, value_name = "FILE", default_value = "schemathesis")]
+    schemathesis: PathBuf,
+    /// Cases that it makes up for each operation
+    #[arg(long, default_value_t = 100)]
+    examples: u32,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -29,6 +35,8 @@ enum Line {
     Kill,
     /// Recorded streams cut at every place
     Bytes,
+    /// The admin API against its document
+    Admin,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -59,6 +67,11 @@ async fn run(args: &Args) -> anyhow::Result<(bool, Value)> {
                 && report.interrupted > 0
                 && report.came_back
                 && report.matched_blocks_after_restart == 0;
+            (holds, serde_json::to_value(report)?)
+        }
+        Line::Admin => {
+            let report = admin::run(&args.schemathesis, args.examples).await?;
+            let holds = report.conforms && report.server_errors == 0 && report.successes > 0;
             (holds, serde_json::to_value(report)?)
         }
         Line::Bytes => {

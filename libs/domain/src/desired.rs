@@ -19,7 +19,7 @@ use std::fmt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use backend::{Backend, LifecycleWish, Model};
+pub use backend::{Announced, Backend, LifecycleWish, Model};
 pub use join_token::{AddressRange, JoinToken};
 pub use key::ApiKey;
 pub use tenant::{Limits, Tenant};

@@ -232,7 +232,8 @@ impl BackendConfig {
     }
 }
 
-fn parse_url(url: &str) -> Result<(bool, Authority), String> {
+/// Whether it is HTTPS, and who is behind it.
+pub(crate) fn parse_url(url: &str) -> Result<(bool, Authority), String> {
     const FORM: &str = "allowed is http://HOST:PORT or https://HOST:PORT";
     let uri: Uri = url.parse().map_err(|e| format!("`{url}` is no URL ({e}), {FORM}"))?;
     let https = match uri.scheme_str() {

@@ -11,8 +11,14 @@
 //! - `prober`: the task of one backend; `health`: its state machine; `life`: restarts
 //! - `parity`: our tokens against the engine's
 //! - `publish`: many probers, one fleet
+//! - [`admin`]: what operators want of the fleet, as an API of its own
+//! - [`announce`]: engines that announce themselves over the bus
+//! - [`backend_events`]: what is seen of the backends, told over the bus
 //! - `http_client`, `network`: bounded requests, the round trip
 
+pub mod admin;
+pub mod announce;
+pub mod backend_events;
 mod config;
 mod error;
 mod health;

@@ -21,9 +21,23 @@ pub struct Backend {
     /// What is wanted of it.
     #[serde(default)]
     pub wish: LifecycleWish,
+    /// How it announced itself; absent where an operator added it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced: Option<Announced>,
     /// Fields of later versions.
     #[serde(flatten)]
     pub unknown: UnknownFields,
+}
+
+/// Where a backend that announced itself stands with its announcements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Announced {
+    /// The join token that it did so with.
+    pub token: String,
+    /// Whether the wish to drain it comes from its own farewell or silence, and not from an
+    /// operator: then its next announcement takes the wish back.
+    #[serde(default)]
+    pub withdrawn: bool,
 }
 
 /// What an operator wants of a backend. What it is, is observed.
@@ -61,6 +75,9 @@ impl Document for Backend {
     fn validate(&self) -> Result<(), InvalidDocument> {
         check_id("id", self.id.as_str())?;
         check_url(&self.url)?;
+        if let Some(announced) = &self.announced {
+            check_id("announced", &announced.token)?;
+        }
         self.credential.as_deref().map_or(Ok(()), |name| check_id("credential", name))
     }
 }

@@ -11,7 +11,8 @@ fn stored() -> Vec<(&'static str, Value)> {
         (
             "backends",
             json!({"id": "gpu-0", "url": "http://10.0.0.7:8000", "engine": "vllm",
-                "credential": "engines", "wish": "draining", "weight": 2}),
+                "credential": "engines", "wish": "draining", "weight": 2,
+                "announced": {"token": "rack-1", "withdrawn": true}}),
         ),
         ("models", json!({"id": "meta/llama", "folder": "/models/llama", "aliases": ["l"]})),
         (
