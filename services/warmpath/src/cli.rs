@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{bench, demo, double, key, serve, sim_cli};
+use crate::{announce, bench, demo, double, operator, serve, sim_cli};
 
 /// KV-cache-aware, OpenAI-compatible gateway for clusters of LLM engines.
 ///
@@ -28,22 +28,39 @@ enum Command {
     Engine(Box<double::Args>),
     /// Compare policies on workloads and traces under virtual time
     Sim(Box<sim_cli::Args>),
-    /// Make API keys
+    /// Engines: list, add, drain, maintain, remove
+    Backend {
+        #[command(subcommand)]
+        command: operator::backend::Command,
+    },
+    /// Tenants and their limits
+    Tenant {
+        #[command(subcommand)]
+        command: operator::tenant::Command,
+    },
+    /// API keys of tenants
     Key {
         #[command(subcommand)]
-        command: KeyCommand,
+        command: operator::key::Command,
     },
+    /// Tokens with which engines announce themselves
+    JoinToken {
+        #[command(subcommand)]
+        command: operator::join_token::Command,
+    },
+    /// Announce an engine over the bus, beside it, with a join token
+    Announce(Box<announce::Args>),
+    /// Show why a request went where it went
+    Explain(operator::explain::Args),
+    /// Show the control plane at a glance
+    Status(operator::status::Args),
+    /// Show who changed what, and when
+    Events(operator::events::Args),
     /// Measure Warmpath on this machine
     Bench {
         #[command(subcommand)]
         command: BenchCommand,
     },
-}
-
-#[derive(Debug, Subcommand)]
-enum KeyCommand {
-    /// Print a new key, and the config lines that let it in
-    New(key::NewArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,10 +81,17 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         let outcome = match self.command {
             Command::Serve(args) => return launch::run::<serve::Serve>(&args),
+            Command::Backend { command } => return operator::backend::run(command),
+            Command::Tenant { command } => return operator::tenant::run(command),
+            Command::Key { command } => return operator::key::run(command),
+            Command::JoinToken { command } => return operator::join_token::run(command),
+            Command::Announce(args) => return announce::run(*args),
+            Command::Explain(args) => return operator::explain::run(args),
+            Command::Status(args) => return operator::status::run(args),
+            Command::Events(args) => return operator::events::run(args),
             Command::Demo(args) => block_on(demo::run(args)),
             Command::Engine(args) => double::run(*args),
             Command::Sim(args) => sim_cli::run(*args),
-            Command::Key { command: KeyCommand::New(args) } => key::new(&args),
             Command::Bench { command: BenchCommand::Overhead(args) } => {
                 block_on(bench::overhead::run(args))
             }

@@ -1,10 +1,10 @@
-//! `warmpath key`: API keys for the config file.
+//! `warmpath key offline`: API keys for the config file.
 
 use credentials::GeneratedKey;
 
-/// Options of `warmpath key new`.
+/// Options of `warmpath key offline`.
 #[derive(Debug, clap::Args)]
-pub struct NewArgs {
+pub struct OfflineArgs {
     /// The tenant that the key belongs to
     #[arg(long, default_value = "default")]
     tenant: String,
@@ -15,7 +15,7 @@ pub struct NewArgs {
 ///
 /// # Errors
 /// When the system gives no randomness.
-pub fn new(args: &NewArgs) -> anyhow::Result<()> {
+pub fn offline(args: &OfflineArgs) -> anyhow::Result<()> {
     let key = GeneratedKey::generate(&args.tenant)?;
     println!("{}\n", key.secret_text());
     println!(

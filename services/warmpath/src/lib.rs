@@ -6,8 +6,10 @@
 //! - [`bench`](mod@bench): what the gateway adds
 //! - [`sim_cli`]: workloads and traces under virtual time
 //! - [`load`]: the client of demo and benches
-//! - [`cli`], [`key`]: the command line
+//! - [`announce`]: beside an engine, over the bus
+//! - [`cli`], [`operator`], [`key`]: the command line
 
+pub mod announce;
 pub mod bench;
 pub mod cli;
 pub mod config;
@@ -16,6 +18,7 @@ pub mod double;
 pub mod gateway;
 pub mod key;
 pub mod load;
+pub mod operator;
 pub mod serve;
 pub mod sim_cli;
 pub mod stats;

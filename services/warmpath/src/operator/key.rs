@@ -1,0 +1,101 @@
+//! `warmpath key`: API keys of tenants.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use http::Method;
+use serde_json::json;
+
+use super::client::{Client, Expect, Failure, encode};
+use super::table::Table;
+use super::{Connection, Format, items, print, text};
+
+/// Options of `warmpath key create`.
+#[derive(Debug, clap::Args)]
+pub struct CreateArgs {
+    /// The tenant that the key belongs to
+    #[arg(long)]
+    tenant: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Options of `warmpath key list`.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// Only keys of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Options of `warmpath key revoke`.
+#[derive(Debug, clap::Args)]
+pub struct RevokeArgs {
+    /// The public part of the key: what stands between `sk-wp-` and the last dash
+    id: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What to do with keys.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a key and print it, this once
+    Create(CreateArgs),
+    /// List the keys, without their secrets
+    List(ListArgs),
+    /// Revoke a key: every edge refuses it within a second
+    Revoke(RevokeArgs),
+    /// Make a key for a config file, without a server: prints it and the lines that let it in
+    Offline(crate::key::OfflineArgs),
+}
+
+/// Runs the command.
+pub fn run(command: Command) -> ExitCode {
+    match command {
+        Command::Create(args) => super::run(&args.connection, async |client, format| {
+            create(client, format, &args.tenant).await
+        }),
+        Command::List(args) => super::run(&args.connection, async |client, format| {
+            list(client, format, args.tenant.as_deref()).await
+        }),
+        Command::Revoke(args) => super::run(&args.connection, async |client, _| {
+            let path = format!("/keys/{}", encode(&args.id));
+            client.call(Method::DELETE, &path, Expect::Anything, None).await?;
+            println!("revoked {}", args.id);
+            Ok(())
+        }),
+        Command::Offline(args) => match crate::key::offline(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("warmpath: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+async fn create(client: Client, format: Format, tenant: &str) -> Result<(), Failure> {
+    let body = json!({ "tenant": tenant });
+    let said = client.call(Method::POST, "/keys", Expect::Anything, Some(&body)).await?.body;
+    match format {
+        Format::Json => println!("{said:#}"),
+        Format::Table => {
+            println!("{}", text(&said, "/key"));
+            eprintln!("Give the line above to its user; it is not shown again.");
+        }
+    }
+    Ok(())
+}
+
+async fn list(client: Client, format: Format, tenant: Option<&str>) -> Result<(), Failure> {
+    let query = tenant.map(|tenant| format!("tenant={}", encode(tenant))).unwrap_or_default();
+    let said = client.list("/keys", &query).await?;
+    print(format, &said, |said| {
+        let row = |key| vec![text(key, "/id"), text(key, "/tenant"), text(key, "/revision")];
+        Table::new(&["ID", "TENANT", "REVISION"], items(said).map(row))
+    });
+    Ok(())
+}

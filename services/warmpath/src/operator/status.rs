@@ -1,0 +1,50 @@
+//! `warmpath status`: the control plane at a glance.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::client::{Client, Failure};
+use super::table::Table;
+use super::{Connection, Format, text};
+
+/// Options of `warmpath status`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> ExitCode {
+    super::run(&args.connection, show)
+}
+
+async fn show(client: Client, format: Format) -> Result<(), Failure> {
+    let said = client.get("/status").await?.body;
+    if format == Format::Json {
+        println!("{said:#}");
+        return Ok(());
+    }
+    println!("telemetry  version {}", text(&said, "/version"));
+    println!(
+        "store      {} at revision {}",
+        text(&said, "/store/id"),
+        text(&said, "/store/revision")
+    );
+    println!("backends   {}", backends(&said["fleet"]["backends"]));
+    let (term, number) = (text(&said, "/members/term"), text(&said, "/members/number"));
+    println!("members    list {number} of start {term}");
+    let row = |member: &Value| {
+        ["/id", "/role", "/address", "/incarnation"].map(|path| text(member, path)).to_vec()
+    };
+    let members = said["members"]["items"].as_array().into_iter().flatten();
+    print!("{}", Table::new(&["ID", "ROLE", "ADDRESS", "INCARNATION"], members.map(row)));
+    Ok(())
+}
+
+fn backends(states: &Value) -> String {
+    let states = states.as_object().into_iter().flatten();
+    let parts: Vec<String> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+}
