@@ -36,7 +36,7 @@ struct JoinTokenRequest {
     #[schema(pattern = "^[!-~]{1,128}$")]
     id: Option<String>,
     /// The model that announced engines may serve; any if absent.
-    #[schema(min_length = 1, max_length = 64)]
+    #[schema(min_length = 1, max_length = 256)]
     model: Option<String>,
     /// The addresses that announced engines may have, as `10.0.0.0/8`; any if empty.
     #[serde(default)]

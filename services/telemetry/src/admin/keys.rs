@@ -58,13 +58,11 @@ struct NewKey {
 #[into_params(parameter_in = Query)]
 struct KeyQuery {
     /// Begin behind this id: the `next` of the page before.
-    #[param(max_length = 1024)]
     after: Option<String>,
     /// Entries at most.
     #[param(minimum = 1, maximum = 1000, default = 1000)]
     limit: Limit,
     /// Only keys of this tenant.
-    #[param(max_length = 1024)]
     tenant: Option<String>,
 }
 

@@ -23,7 +23,7 @@ use super::problem::{Changing, Listing, Problem, Reading, Replacing};
 #[serde(deny_unknown_fields)]
 struct ModelSpec {
     /// The folder on the machines of the services, or `builtin`.
-    #[schema(min_length = 1, max_length = 1024, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
+    #[schema(min_length = 1, max_length = 4096, pattern = r"^[^\x00-\x1f\x7f-\x9f]+$")]
     folder: String,
 }
 
@@ -62,7 +62,7 @@ async fn list(
 /// Shows a model.
 #[utoipa::path(get, path = "/admin/v1/models/{id}", tag = "models",
     params(("id" = String, Path, description = "Its name; slashes as %2F", min_length = 1,
-        max_length = 128)),
+        max_length = 256)),
     responses((status = 200, body = ModelView, description = "The model",
         headers(("etag" = String, description = "Its revision"))), Reading))]
 async fn get(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Tagged<ModelView>, Problem> {
@@ -73,7 +73,7 @@ async fn get(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Tagged<ModelView
 /// Adds a model (`If-None-Match: *`) or replaces one (`If-Match`).
 #[utoipa::path(put, path = "/admin/v1/models/{id}", tag = "models",
     params(("id" = String, Path, description = "Its name; slashes as %2F", min_length = 1,
-        max_length = 128),
+        max_length = 256),
         ("if-match" = Option<String>, Header, description = "The ETag of what is replaced, or `*`"),
         ("if-none-match" = Option<String>, Header, description = "`*` to add")),
     request_body = ModelSpec,
@@ -102,7 +102,7 @@ async fn put(
 /// Removes a model: its prompts are followed by text from then on.
 #[utoipa::path(delete, path = "/admin/v1/models/{id}", tag = "models",
     params(("id" = String, Path, description = "Its name; slashes as %2F", min_length = 1,
-        max_length = 128),
+        max_length = 256),
         ("if-match" = Option<String>, Header, description = "The ETag of what is removed, or `*`")),
     responses((status = 204, description = "Removed"), Changing))]
 async fn delete(

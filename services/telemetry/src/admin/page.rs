@@ -13,7 +13,6 @@ pub(super) const PAGE: u16 = 1000;
 #[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
     /// Begin behind this id: the `next` of the page before.
-    #[param(max_length = 1024)]
     pub(super) after: Option<String>,
     /// Entries at most.
     #[param(minimum = 1, maximum = 1000, default = 1000)]

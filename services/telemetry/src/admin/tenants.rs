@@ -27,7 +27,7 @@ use super::problem::{Changing, Code, Listing, Problem, Reading, Replacing};
 #[serde(deny_unknown_fields)]
 struct TenantSpec {
     /// Models that it may use; all if absent.
-    #[schema(value_type = Option<Vec<String>>, max_items = 1000)]
+    #[schema(value_type = Option<Vec<String>>)]
     models: Option<Vec<ModelId>>,
     /// Whether answers tell in headers which backend was chosen and why.
     #[serde(default)]
