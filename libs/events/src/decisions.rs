@@ -160,6 +160,8 @@ mod tests {
             max_output_tokens: None,
             stream: true,
             excluded: Vec::new(),
+            hold: Duration::ZERO,
+            ranked: Vec::new(),
         }
     }
 
