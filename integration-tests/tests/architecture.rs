@@ -32,6 +32,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("proto", &["domain", "replication"]),
     ("rpc", &["settings", "lifecycle"]),
     ("session", &["domain", "settings", "lifecycle", "replication", "proto", "rpc"]),
+    ("config-feed", &["domain", "replication", "proto", "instrumentation", "lifecycle"]),
 ];
 
 /// They depend on libraries, but the simulator, and never on each other.
@@ -54,7 +55,8 @@ const HTTP_CRATES: &[&str] = &[
     "tower",
     "tower-http",
 ];
-const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto", "rpc", "session"];
+const HTTP_LIBRARIES: &[&str] =
+    &["engine", "lifecycle", "proto", "rpc", "session", "config-feed"];
 
 /// Crates that only pure code must not know: it is synchronous and takes `now`.
 const RUNTIME_CRATES: &[&str] = &["tokio", "tokio-stream", "tokio-util"];

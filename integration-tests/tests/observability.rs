@@ -17,7 +17,7 @@ const RULES: &str = "observability/rules.yaml";
 const OPERATIONS: &str = "docs/operations.md";
 
 /// Crates that have metrics.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "services/edge/src",
     "services/router/src",
     "services/telemetry/src",
@@ -27,6 +27,7 @@ const SOURCES: [&str; 9] = [
     "libs/bus/src",
     "libs/rpc/src",
     "libs/session/src",
+    "libs/config-feed/src",
 ];
 
 /// Where names stand without the prefix that these helpers add.

@@ -29,13 +29,7 @@ pub mod routing {
 }
 
 /// Telemetry and all others: members, desired and observed state.
-pub mod control {
-    /// Version 1.
-    #[allow(missing_docs, unreachable_pub, clippy::all)]
-    pub mod v1 {
-        tonic::include_proto!("warmpath.control.v1");
-    }
-}
+pub mod control;
 
 /// Routers among each other: owners, standbys, deltas.
 pub mod replication {

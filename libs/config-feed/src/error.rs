@@ -1,0 +1,12 @@
+//! What can go wrong on the way to telemetry.
+
+/// Telemetry could not be asked, or said what is not understood.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FeedError {
+    /// It is not in reach, or refused.
+    #[error("telemetry: {0}")]
+    Unreachable(String),
+    /// An answer has no meaning here.
+    #[error("telemetry sent what is not understood: {0}")]
+    Malformed(String),
+}

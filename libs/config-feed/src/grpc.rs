@@ -1,0 +1,130 @@
+//! The adapter over gRPC: the client's side here, telemetry's in [`server`].
+
+pub(crate) mod server;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::{BoxFuture, BoxStream};
+use futures_util::{StreamExt, stream};
+use proto::control::v1 as wire;
+use proto::control::v1::control_client::ControlClient;
+use proto::control::{self as convert};
+use replication::{MemberList, Process, Renew};
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use crate::{ConfigFeed, Event, FeedError, Position, wire as events};
+
+/// How long telemetry may take to answer a renewal. A lease lasts 3 s and is renewed every 0.9 s.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Largest message that is taken. Telemetry sends parts of 1 MiB; a single backend with hundreds
+/// of adapters may be larger.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+/// Telemetry over a channel.
+#[derive(Clone, Debug)]
+pub struct GrpcFeed {
+    client: ControlClient<Channel>,
+    process: Option<Process>,
+}
+
+impl GrpcFeed {
+    /// A feed over a channel that connects by itself, and again whenever it has to. `process`
+    /// says who watches, for logs.
+    pub fn new(channel: Channel, process: Option<Process>) -> Self {
+        let client = ControlClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        Self { client, process }
+    }
+}
+
+impl ConfigFeed for GrpcFeed {
+    fn watch(&self, from: Position) -> BoxStream<'static, Result<Event, FeedError>> {
+        let mut client = self.client.clone();
+        let request = wire::WatchRequest {
+            process: self.process.as_ref().map(convert::process),
+            store: from.store.to_string(),
+            revision: from.revision,
+        };
+        let opened = async move {
+            match client.watch(request).await {
+                Ok(response) => Events { frames: Some(response.into_inner()), ..Events::default() },
+                Err(status) => Events { fault: Some(unreachable(&status)), ..Events::default() },
+            }
+        };
+        stream::once(opened)
+            .flat_map(|events| {
+                stream::unfold(events, |mut events| async move {
+                    let event = events.next().await?;
+                    Some((event, events))
+                })
+            })
+            .boxed()
+    }
+
+    fn renew(&self, renew: Renew) -> BoxFuture<'_, Result<Option<MemberList>, FeedError>> {
+        let mut client = self.client.clone();
+        Box::pin(async move {
+            let mut request = tonic::Request::new(wire::RenewRequest {
+                member: Some(convert::member(&renew.member)),
+                known: Some(convert::epoch(renew.known)),
+            });
+            request.set_timeout(ANSWER_WITHIN);
+            let reply = client.renew(request).await.map_err(|status| unreachable(&status))?;
+            Ok(reply.into_inner().list.map(convert::read_member_list))
+        })
+    }
+
+    fn leave(&self, process: Process) -> BoxFuture<'_, Result<(), FeedError>> {
+        let mut client = self.client.clone();
+        Box::pin(async move {
+            let process = Some(convert::process(&process));
+            let mut request = tonic::Request::new(wire::LeaveRequest { process });
+            request.set_timeout(ANSWER_WITHIN);
+            client.leave(request).await.map_err(|status| unreachable(&status))?;
+            Ok(())
+        })
+    }
+}
+
+fn unreachable(status: &Status) -> FeedError {
+    FeedError::Unreachable(match status.code() {
+        Code::Unknown | Code::Unavailable | Code::Internal => status.message().to_owned(),
+        code => format!("{code:?}: {}", status.message()),
+    })
+}
+
+/// A stream of frames as events. It ends after its first fault.
+#[derive(Default)]
+struct Events {
+    frames: Option<Streaming<wire::WatchFrame>>,
+    waiting: VecDeque<Bytes>,
+    fault: Option<FeedError>,
+}
+
+impl Events {
+    async fn next(&mut self) -> Option<Result<Event, FeedError>> {
+        loop {
+            if let Some(fault) = self.fault.take() {
+                self.frames = None;
+                self.waiting.clear();
+                return Some(Err(fault));
+            }
+            if let Some(bytes) = self.waiting.pop_front() {
+                match events::decode(bytes, lifecycle::monotonic()) {
+                    Ok(Some(event)) => return Some(Ok(event)),
+                    Ok(None) => {}
+                    Err(reason) => self.fault = Some(FeedError::Malformed(reason)),
+                }
+                continue;
+            }
+            match self.frames.as_mut()?.message().await {
+                Ok(Some(frame)) => self.waiting = frame.events.into(),
+                Ok(None) => return None,
+                Err(status) => self.fault = Some(unreachable(&status)),
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! One suite for both adapters.
+
+#[path = "conformance/bed.rs"]
+mod bed;
+#[path = "conformance/suite.rs"]
+mod suite;

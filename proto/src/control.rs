@@ -1,0 +1,298 @@
+//! Backends, loads and member lists on the wire of `warmpath.control.v1`.
+
+/// Version 1.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("warmpath.control.v1");
+}
+
+use std::time::Duration;
+
+use domain::{
+    Backend, BackendState, Base, CacheConfig, EngineKind, Incarnation, LoadSample, ModelId, Moment,
+    RankState, ServedModel,
+};
+use replication::{Epoch, Member, MemberId, MemberList, Process, Role};
+
+use self::v1 as wire;
+use crate::common::v1 as common;
+
+/// A message that says what its receiver has no word for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is absent or not known")]
+pub struct Unknown(pub &'static str);
+
+/// A backend, its loads as old as they are at `now`.
+pub fn backend(backend: &Backend, now: Moment) -> wire::Backend {
+    wire::Backend {
+        id: backend.id.to_string(),
+        incarnation: backend.incarnation.0,
+        url: backend.url.to_string(),
+        engine: backend.engine.as_str().to_owned(),
+        state: backend.state.as_str().to_owned(),
+        models: backend.models.iter().map(model).collect(),
+        ranks: backend.ranks.iter().map(|rank| rank_state(rank, now)).collect(),
+        network_seconds: backend.network.as_secs_f64(),
+    }
+}
+
+/// The backend of a message that came at `now`.
+///
+/// # Errors
+/// A state that is not known. An engine that is not known is another one: it is followed by text.
+pub fn read_backend(backend: wire::Backend, now: Moment) -> Result<Backend, Unknown> {
+    let network = Duration::try_from_secs_f64(backend.network_seconds).unwrap_or_default();
+    Ok(Backend {
+        id: backend.id.as_str().into(),
+        incarnation: Incarnation(backend.incarnation),
+        url: backend.url.into(),
+        engine: EngineKind::from_name(&backend.engine).unwrap_or(EngineKind::Other),
+        state: BackendState::from_name(&backend.state).ok_or(Unknown("a backend's state"))?,
+        models: backend.models.into_iter().map(read_model).collect(),
+        ranks: (backend.ranks.into_iter())
+            .map(|rank| read_rank(rank, now))
+            .collect::<Result<_, _>>()?,
+        network,
+    })
+}
+
+fn model(model: &ServedModel) -> wire::ServedModel {
+    wire::ServedModel {
+        id: model.id.to_string(),
+        max_model_len: model.max_model_len,
+        listing: model.listing.to_string(),
+        parity: model.parity,
+        base: model
+            .base
+            .as_ref()
+            .map(|base| wire::Base { model: base.model.to_string(), adapter: base.adapter }),
+    }
+}
+
+fn read_model(model: wire::ServedModel) -> ServedModel {
+    ServedModel {
+        id: ModelId::new(model.id),
+        max_model_len: model.max_model_len,
+        listing: model.listing.into(),
+        parity: model.parity,
+        base: model
+            .base
+            .map(|base| Base { model: ModelId::new(base.model), adapter: base.adapter }),
+    }
+}
+
+fn rank_state(rank: &RankState, now: Moment) -> wire::RankState {
+    wire::RankState {
+        rank: rank.rank.into(),
+        cache: rank.cache.map(|cache| wire::Cache {
+            block_size: cache.block_size,
+            usable_blocks: cache.usable_blocks,
+            prefix_caching: cache.prefix_caching,
+        }),
+        slots: rank.slots,
+        load: rank.load.map(|sample| load(&sample, now)),
+    }
+}
+
+fn read_rank(rank: wire::RankState, now: Moment) -> Result<RankState, Unknown> {
+    Ok(RankState {
+        rank: read_rank_number(rank.rank)?,
+        cache: rank.cache.map(|cache| CacheConfig {
+            block_size: cache.block_size,
+            usable_blocks: cache.usable_blocks,
+            prefix_caching: cache.prefix_caching,
+        }),
+        slots: rank.slots,
+        load: rank.load.map(|sample| read_load(&sample, now)),
+    })
+}
+
+/// A rank's number.
+///
+/// # Errors
+/// There are no such ranks.
+pub fn read_rank_number(rank: u32) -> Result<u16, Unknown> {
+    u16::try_from(rank).map_err(|_| Unknown("a rank's number"))
+}
+
+/// A sample, as old as it is at `now`.
+pub fn load(sample: &LoadSample, now: Moment) -> wire::Load {
+    wire::Load {
+        age_millis: u32::try_from(now.since(sample.at).as_millis()).unwrap_or(u32::MAX),
+        running: sample.running,
+        waiting: sample.waiting,
+        kv_usage: sample.kv_usage,
+        preemptions: sample.preemptions,
+        prefix_queries: sample.prefix_cache.map(|(queries, _)| queries),
+        prefix_hits: sample.prefix_cache.map(|(_, hits)| hits),
+    }
+}
+
+/// The sample of a message that came at `now`.
+pub fn read_load(load: &wire::Load, now: Moment) -> LoadSample {
+    let age = Duration::from_millis(load.age_millis.into());
+    LoadSample {
+        at: Moment::from_nanos(
+            now.as_nanos().saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+        ),
+        running: load.running,
+        waiting: load.waiting,
+        kv_usage: load.kv_usage,
+        preemptions: load.preemptions,
+        prefix_cache: load.prefix_queries.zip(load.prefix_hits),
+    }
+}
+
+/// A process.
+pub fn process(process: &Process) -> common::Process {
+    common::Process { id: process.id.to_string(), incarnation: process.incarnation.0 }
+}
+
+/// The process of a message.
+pub fn read_process(process: common::Process) -> Process {
+    Process { id: MemberId::new(process.id), incarnation: Incarnation(process.incarnation) }
+}
+
+/// An epoch.
+pub fn epoch(epoch: Epoch) -> common::Epoch {
+    common::Epoch { term: epoch.term, number: epoch.number }
+}
+
+/// The epoch of a message; an absent one is before any list.
+pub fn read_epoch(epoch: Option<common::Epoch>) -> Epoch {
+    epoch.map_or(Epoch::ZERO, |epoch| Epoch { term: epoch.term, number: epoch.number })
+}
+
+/// A member.
+pub fn member(member: &Member) -> common::Member {
+    let role = match member.role {
+        Role::Edge => common::Role::Edge,
+        Role::Router => common::Role::Router,
+    };
+    common::Member {
+        process: Some(process(&member.process)),
+        role: role.into(),
+        address: member.address.to_string(),
+    }
+}
+
+/// The member of a message.
+///
+/// # Errors
+/// It has no process, or a role that is not known.
+pub fn read_member(member: common::Member) -> Result<Member, Unknown> {
+    let role = match member.role() {
+        common::Role::Edge => Role::Edge,
+        common::Role::Router => Role::Router,
+        common::Role::Unspecified => return Err(Unknown("a member's role")),
+    };
+    let process = member.process.ok_or(Unknown("a member's process"))?;
+    Ok(Member { process: read_process(process), role, address: member.address.into() })
+}
+
+/// A member list.
+pub fn member_list(list: &MemberList) -> common::MemberList {
+    common::MemberList {
+        epoch: Some(epoch(list.epoch)),
+        members: list.members.iter().map(member).collect(),
+    }
+}
+
+/// The member list of a message. Members of a role that is not known are left out: nothing here
+/// is decided by them.
+pub fn read_member_list(list: common::MemberList) -> MemberList {
+    MemberList {
+        epoch: read_epoch(list.epoch),
+        members: list.members.into_iter().filter_map(|m| read_member(m).ok()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backend_of(name: String, state: usize, load: Option<(u32, u32, Option<f64>)>) -> Backend {
+        let sample = |(running, waiting, kv_usage)| LoadSample {
+            at: Moment::from_nanos(5_000_000_000),
+            running,
+            waiting,
+            kv_usage,
+            preemptions: Some(3),
+            prefix_cache: kv_usage.map(|_| (7, 5)),
+        };
+        let cache = CacheConfig { block_size: 16, usable_blocks: 9, prefix_caching: true };
+        Backend {
+            id: name.as_str().into(),
+            incarnation: Incarnation(u64::from(state as u32) << 40),
+            url: "http://127.0.0.1:1".into(),
+            engine: EngineKind::ALL[state % EngineKind::ALL.len()],
+            state: BackendState::ALL[state % BackendState::ALL.len()],
+            models: vec![ServedModel {
+                id: name.as_str().into(),
+                max_model_len: Some(4096),
+                listing: "{}".into(),
+                parity: Some(state.is_multiple_of(2)),
+                base: Some(Base { model: "m".into(), adapter: true }),
+            }],
+            ranks: vec![RankState {
+                rank: 3,
+                cache: Some(cache),
+                slots: None,
+                load: load.map(sample),
+            }],
+            network: Duration::from_micros(250),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_backend_comes_back_as_it_was_with_its_loads_as_old(
+            name in ".{1,20}", state in 0_usize..20, age in 0_u64..1_000_000,
+            load in proptest::option::of((any::<u32>(), any::<u32>(), proptest::option::of(0.0..1.0))),
+        ) {
+            let sent = backend_of(name, state, load);
+            let out = Moment::from_nanos(5_000_000_000) + Duration::from_millis(age);
+            // The receiver's clock is another one.
+            let came = Moment::from_nanos(99_000_000_000_000);
+            let mut back = read_backend(backend(&sent, out), came).unwrap();
+            for rank in &mut back.ranks {
+                if let Some(load) = &mut rank.load {
+                    prop_assert_eq!(came.since(load.at), Duration::from_millis(age));
+                    load.at = Moment::from_nanos(5_000_000_000);
+                }
+            }
+            prop_assert_eq!(back, sent);
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_not_known_is_no_guess_and_another_engine_is_another_one() {
+        let mut sent = backend(&backend_of("a".to_owned(), 0, None), Moment::ZERO);
+        sent.engine = "of-the-future".to_owned();
+        let read = read_backend(sent.clone(), Moment::ZERO).unwrap();
+        assert_eq!(read.engine, EngineKind::Other);
+        sent.state = "dancing".to_owned();
+        assert!(read_backend(sent.clone(), Moment::ZERO).is_err());
+        sent.state = "ready".to_owned();
+        sent.ranks[0].rank = 70_000;
+        assert!(read_backend(sent, Moment::ZERO).is_err());
+    }
+
+    #[test]
+    fn a_member_list_comes_back_without_roles_of_the_future() {
+        let member = |name: &str, role| Member {
+            process: Process { id: name.into(), incarnation: Incarnation(4) },
+            role,
+            address: "http://127.0.0.1:1".into(),
+        };
+        let list = MemberList {
+            epoch: Epoch { term: 5, number: 6 },
+            members: vec![member("a", Role::Edge), member("b", Role::Router)].into(),
+        };
+        let mut sent = member_list(&list);
+        sent.members.push(common::Member { role: 77, ..sent.members[0].clone() });
+        assert_eq!(read_member_list(sent), list);
+    }
+}
