@@ -47,6 +47,13 @@ pub enum EngineError {
     Tokens(String),
 }
 
+/// Names of every metric that [`read`] reads, of any engine.
+pub fn load_metrics() -> impl Iterator<Item = &'static str> + Clone {
+    let vllm = vllm::METRICS.iter().flat_map(|names| names.iter());
+    let sglang = sglang::METRICS.iter().flat_map(|names| names.iter());
+    vllm.chain(sglang).chain(llama_cpp::METRICS).copied()
+}
+
 /// Reads the page of an engine of the given kind, one reading per rank, by rank. Empty if the
 /// page is not one of that engine's, and for engines whose metrics are not known.
 pub fn read(engine: EngineKind, page: &metrics::Page<'_>, at: Moment) -> Vec<RankReading> {

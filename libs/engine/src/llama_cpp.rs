@@ -9,19 +9,27 @@ use crate::metrics::Page;
 /// What every metric of llama.cpp's begins with.
 pub const PREFIX: &str = "llamacpp:";
 
+const RUNNING: &str = "llamacpp:requests_processing";
+const WAITING: &str = "llamacpp:requests_deferred";
+/// Tokens that were not found in the cache.
+const UNCACHED_TOKENS: &str = "llamacpp:prompt_tokens_total";
+const CACHED_TOKENS: &str = "llamacpp:prompt_tokens_cached_total";
+
+/// Everything that [`read`] reads.
+pub(crate) const METRICS: &[&str] = &[RUNNING, WAITING, UNCACHED_TOKENS, CACHED_TOKENS];
+
 /// The one reading, or none if the page does not tell the requests in process.
 pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
     let value = |name| {
         let sample = page.named(name).next()?;
         sample.value.is_finite().then_some(sample.value.max(0.0))
     };
-    let Some(running) = value("llamacpp:requests_processing") else {
+    let Some(running) = value(RUNNING) else {
         return Vec::new();
     };
-    let waiting = value("llamacpp:requests_deferred").unwrap_or(0.0);
-    // The first of these counts the tokens that were not found in the cache.
-    let prefix_cache = value("llamacpp:prompt_tokens_total")
-        .zip(value("llamacpp:prompt_tokens_cached_total"))
+    let waiting = value(WAITING).unwrap_or(0.0);
+    let prefix_cache = value(UNCACHED_TOKENS)
+        .zip(value(CACHED_TOKENS))
         .map(|(uncached, cached)| ((uncached + cached) as u64, cached as u64));
     let load = LoadSample {
         at,

@@ -43,6 +43,65 @@ pub fn parse(text: &str) -> Page<'_> {
     page
 }
 
+/// Names of metrics that a reader wants, to be looked up for every line of a page.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// By length, then by text.
+    names: Box<[&'static str]>,
+    /// For each length of a name up to 63, whether any has it.
+    lengths: u64,
+}
+
+impl Wanted {
+    /// These names and no others.
+    pub fn new(names: impl IntoIterator<Item = &'static str>) -> Self {
+        let mut names: Vec<&'static str> = names.into_iter().collect();
+        names.sort_unstable_by_key(|name| (name.len(), *name));
+        names.dedup();
+        let lengths = names.iter().fold(0, |lengths, name| lengths | length_bit(name.len()));
+        Self { names: names.into(), lengths }
+    }
+
+    fn has(&self, name: &[u8]) -> bool {
+        if self.lengths & length_bit(name.len()) == 0 {
+            return false;
+        }
+        let from = self.names.partition_point(|wanted| wanted.len() < name.len());
+        let alike = self.names[from..].iter().take_while(|wanted| wanted.len() == name.len());
+        alike.into_iter().any(|wanted| wanted.as_bytes() == name)
+    }
+}
+
+/// Names of 63 bytes and more share a bit.
+fn length_bit(length: usize) -> u64 {
+    1 << length.min(63)
+}
+
+/// Reads nothing of a page but the samples that are wanted. Other lines are passed over unread:
+/// what is wrong with them is not counted.
+pub fn parse_wanted<'a>(text: &'a str, wanted: &Wanted) -> Page<'a> {
+    let mut page = Page::default();
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n);
+        let line = bytes[at..end].trim_ascii_start();
+        let name_ends = match line.first() {
+            None | Some(b'#') => None,
+            Some(_) => memchr::memchr3(b'{', b' ', b'\t', line),
+        };
+        // Ends of lines and of names are ASCII, so the text can be cut there.
+        if name_ends.is_some_and(|ends| wanted.has(&line[..ends])) {
+            match sample(text[at..end].trim_ascii()) {
+                Some(sample) if page.samples.len() < MAX_SAMPLES => page.samples.push(sample),
+                _ => page.undecoded = page.undecoded.saturating_add(1),
+            }
+        }
+        at = end + 1;
+    }
+    page
+}
+
 impl<'a> Page<'a> {
     /// Every sample, in the page's order.
     pub fn samples(&self) -> &[Sample<'a>] {

@@ -29,6 +29,12 @@ const PROMPT_TOKENS: &str = "sglang:prompt_tokens_total";
 /// By source of the cached tokens in newer versions.
 const CACHED_TOKENS: &str = "sglang:cached_tokens_total";
 
+/// Everything that [`read`] reads.
+pub(crate) const METRICS: &[&[&str]] = &[
+    &[RUNNING, WAITING, TOKEN_USAGE, RETRACTED, PROMPT_TOKENS, CACHED_TOKENS],
+    &[PAGE_SIZE, MAX_TOKENS, PAGES, CACHE_CONFIG],
+];
+
 /// One reading per rank that tells its running requests, by rank.
 pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
     let of = |name| largest(page, name);

@@ -21,6 +21,10 @@ const CACHE_QUERIES: &[&str] =
 const CACHE_HITS: &[&str] = &["vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"];
 const CACHE_CONFIG: &str = "vllm:cache_config_info";
 
+/// Everything that [`read`] reads.
+pub(crate) const METRICS: &[&[&str]] =
+    &[RUNNING, WAITING, KV_USAGE, PREEMPTIONS, CACHE_QUERIES, CACHE_HITS, &[CACHE_CONFIG]];
+
 /// One reading per rank that tells its running requests, by rank.
 pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
     let sums = |names| sums(page, names);

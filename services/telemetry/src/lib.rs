@@ -10,10 +10,10 @@
 //! - `registry`: what should be there; `supervisor`: a prober for each, and no other
 //! - `prober`: the task of one backend; `health`: its state machine; `life`: restarts
 //! - `parity`: our tokens against the engine's
-//! - `publish`: many probers, one fleet
 //! - [`admin`]: what operators want of the fleet, as an API of its own
 //! - [`announce`]: engines that announce themselves over the bus
 //! - [`backend_events`]: what is seen of the backends, told over the bus
+//! - `publish`: many probers, one fleet; `feed`: what edges and routers are told
 //! - `http_client`, `network`: bounded requests, the round trip
 
 pub mod admin;
@@ -21,6 +21,7 @@ pub mod announce;
 pub mod backend_events;
 mod config;
 mod error;
+mod feed;
 mod health;
 mod http_client;
 mod life;

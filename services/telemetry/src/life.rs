@@ -20,6 +20,11 @@ const COUNTERS: [&str; 8] = [
     "llamacpp:tokens_predicted_total",
 ];
 
+/// Everything that is compared.
+pub(crate) fn metrics() -> impl Iterator<Item = &'static str> {
+    COUNTERS.into_iter().chain([START])
+}
+
 /// How a page relates to the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Continuity {

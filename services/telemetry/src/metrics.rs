@@ -36,6 +36,7 @@ pub(crate) struct Families {
     pub(crate) registry_revision: IntGauge,
     /// Documents of backends that count for nothing.
     pub(crate) refused: IntGauge,
+    pub(crate) watchers: IntGauge,
 }
 
 impl Families {
@@ -131,6 +132,10 @@ impl Families {
             registry_revision: gauge(
                 "warmpath_telemetry_registry_revision",
                 "Revision of the desired state that the probers follow.",
+            )?,
+            watchers: gauge(
+                "warmpath_telemetry_watchers",
+                "Edges and routers that watch desired and observed state.",
             )?,
             refused: gauge(
                 "warmpath_telemetry_registry_refused",

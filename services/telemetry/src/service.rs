@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config_store::{ConfigStore, Scope};
+use config_feed::Hub;
+use config_store::{ConfigStore, Scope, Timestamp};
 use domain::desired::{self, Document};
 use domain::{BoxStream, Fleet, ModelId};
 use futures_util::{FutureExt, StreamExt};
@@ -14,6 +15,7 @@ use tokenization::ModelFolder;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use crate::feed::Outwards;
 use crate::http_client::Connectors;
 use crate::metrics::Families;
 use crate::parity::Parity;
@@ -46,6 +48,7 @@ pub struct Service {
     registry: Registry,
     shared: Shared,
     store: Arc<dyn ConfigStore>,
+    hub: Arc<Hub>,
 }
 
 impl Config {
@@ -70,7 +73,8 @@ impl Config {
             timing: self.timing,
         };
         let registry = Registry::new(store.clone(), self.backends, self.credentials);
-        Ok(Service { registry, shared, store })
+        let hub = Hub::new(Timestamp::now().0, lifecycle::monotonic());
+        Ok(Service { registry, shared, store, hub })
     }
 }
 
@@ -86,10 +90,23 @@ impl Service {
         self.shared.publisher.whole()
     }
 
+    /// What edges and routers watch: desired and observed state, and the list of members.
+    pub fn hub(&self) -> Arc<Hub> {
+        self.hub.clone()
+    }
+
     /// Watches the backends until the drain.
     pub async fn run(self, drain: Drain) {
         let publisher = self.shared.publisher.clone();
+        let outwards = Outwards {
+            hub: self.hub(),
+            store: self.store.clone(),
+            fleet: self.fleet(),
+            whole: self.whole(),
+            families: self.shared.families.clone(),
+        };
         tokio::select! {
+            () = outwards.run(&drain) => {}
             () = publisher.run(&drain) => {}
             () = self.keep(drain.clone()) => {}
             () = settle(&publisher) => {}

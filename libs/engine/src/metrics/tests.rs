@@ -122,3 +122,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn wanted_samples_are_read_as_from_the_whole_page() {
+    let names = crate::load_metrics().chain(["process_start_time_seconds", "no_such_metric"]);
+    let wanted = Wanted::new(names.clone());
+    let page = parse_wanted(IDLE, &wanted);
+    let whole = parse(IDLE);
+    let names: Vec<&str> = names.collect();
+    let expected: Vec<_> =
+        whole.samples().iter().filter(|s| names.contains(&s.name)).copied().collect();
+    assert_eq!(page.samples(), expected);
+    assert!(expected.len() > 8);
+    let at = domain::Moment::ZERO;
+    assert_eq!(crate::vllm::read(&page, at), crate::vllm::read(&whole, at));
+}
+
+proptest! {
+    #[test]
+    fn of_any_text_the_wanted_samples_are_those_of_the_whole_page(
+        lines in proptest::collection::vec("(a|ab|é|#|)[ {\t]?(x=\"[a\\\\\"\n}]{0,3}\")?[}]? ?(1|x|\r)?", 0..20),
+    ) {
+        let text = lines.join("\n");
+        let wanted = Wanted::new(["ab", "é"]);
+        let page = parse(&text);
+        let expected: Vec<_> =
+            page.samples().iter().filter(|s| ["ab", "é"].contains(&s.name)).copied().collect();
+        let found = parse_wanted(&text, &wanted);
+        prop_assert_eq!(found.samples(), expected);
+    }
+}

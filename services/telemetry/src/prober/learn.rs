@@ -1,13 +1,21 @@
 //! What a backend is: its models, its engine, its cache and load, its parity, its distance.
 
+use std::sync::LazyLock;
+
 use domain::{BackendState, EngineKind, RankState, ServedModel};
+use engine::metrics::{self, Page, Wanted};
 use engine::sglang::{self, ServerInfo};
-use engine::{RankReading, llama_cpp, metrics};
+use engine::{RankReading, llama_cpp};
 
 use super::{MAX_LISTING_BYTES, MAX_METRICS_BYTES, MAX_SETTINGS_BYTES, Prober};
 use crate::http_client::{Answer, Fault};
+use crate::life;
 use crate::life::Continuity;
 use crate::network::connect_seconds;
+
+/// What is read of a page each second.
+static WANTED: LazyLock<Wanted> =
+    LazyLock::new(|| Wanted::new(engine::load_metrics().chain(life::metrics())));
 
 /// How much was learned.
 pub(super) struct Learned {
@@ -27,7 +35,10 @@ impl Prober {
         let page = self.fetch_metrics().await;
         self.find_engine(page.as_ref(), listing.as_ref());
         self.ask_for_settings().await;
-        let continuity = page.map_or(Continuity::Unknown, |answer| self.read(&answer));
+        let continuity = page.map_or(Continuity::Unknown, |answer| {
+            let text = String::from_utf8_lossy(&answer.body);
+            self.read(|| metrics::parse(&text))
+        });
         let ready = self.health.state() == BackendState::Ready;
         if continuity == Continuity::Restarted {
             if ready {
@@ -56,7 +67,13 @@ impl Prober {
         }
         let Some(answer) = self.fetch_metrics().await else { return false };
         let before = self.last_load;
-        if self.read(&answer) == Continuity::Restarted {
+        let text = String::from_utf8_lossy(&answer.body);
+        let mut continuity = self.read(|| metrics::parse_wanted(&text, &WANTED));
+        if self.last_load == before && continuity != Continuity::Restarted {
+            // Nothing that is wanted is there: read whole, it counts as what is not understood.
+            continuity = self.read(|| metrics::parse(&text));
+        }
+        if continuity == Continuity::Restarted {
             self.new_life();
             self.forget_parity();
             // Another process may serve other models.
@@ -119,10 +136,9 @@ impl Prober {
     }
 
     /// Takes over a page: load, cache, and whether it is the same process that tells them.
-    fn read(&mut self, answer: &Answer) -> Continuity {
+    fn read<'a>(&mut self, parse: impl FnOnce() -> Page<'a>) -> Continuity {
         let now = lifecycle::monotonic();
-        let text = String::from_utf8_lossy(&answer.body);
-        let page = metrics::parse(&text);
+        let page = parse();
         let readings = engine::read(self.seen.engine, &page, now);
         let continuity = self.life.observe(&page);
         let seconds = lifecycle::monotonic().seconds_since(now);
