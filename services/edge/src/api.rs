@@ -19,6 +19,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use openai_api::{ApiError, RouteKind};
 
+use crate::access::Denied;
 use crate::endpoint::{self, Matched};
 use crate::forward::{Answer, Forward};
 use crate::gateway::Gateway;
@@ -150,9 +151,17 @@ fn identify(
     headers: &HeaderMap,
     record: &mut Record,
 ) -> Result<Arc<Tenant>, Refusal> {
-    let tenant = gateway.identify(headers).map_err(|_| {
-        let message = "no valid API key; send it as `Authorization: Bearer sk-wp-...`";
-        Refusal::new(ApiError::new(ErrorCode::InvalidApiKey, message))
+    let identified = gateway.access.identify(headers, record.started);
+    let tenant = identified.map_err(|denied| match denied {
+        Denied::NoKey => {
+            let message = "no valid API key; send it as `Authorization: Bearer sk-wp-...`";
+            Refusal::new(ApiError::new(ErrorCode::InvalidApiKey, message))
+        }
+        Denied::CannotTell => {
+            let message = "keys cannot be checked at the moment; try again";
+            Refusal::new(ApiError::new(ErrorCode::Overloaded, message))
+                .retry_after(Some(std::time::Duration::from_secs(1)))
+        }
     })?;
     record.tenant = Some(tenant.id().clone());
     Ok(tenant)

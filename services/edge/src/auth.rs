@@ -4,6 +4,7 @@
 //! known id, an unknown id and a malformed key, and every refusal looks alike.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use credentials::key;
 use domain::TenantId;
@@ -16,7 +17,7 @@ use subtle::ConstantTimeEq;
 const MAX_CREDENTIAL_BYTES: usize = 512;
 
 /// The known keys.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Keyring {
     by_id: HashMap<Box<str>, StoredKey>,
 }
@@ -25,6 +26,16 @@ pub(crate) struct Keyring {
 struct StoredKey {
     tenant: TenantId,
     digest: [u8; 32],
+    source: KeySource,
+}
+
+/// Where a key is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeySource {
+    /// The config file: valid as long as the process runs.
+    File,
+    /// The desired state: valid until it is revoked there.
+    Feed,
 }
 
 /// The credentials were missing, malformed, unknown or wrong: nobody is told which.
@@ -32,9 +43,26 @@ struct StoredKey {
 pub(crate) struct Refused;
 
 impl Keyring {
-    /// Adds a key; `false` if its id is taken.
-    pub(crate) fn insert(&mut self, id: &str, tenant: TenantId, digest: [u8; 32]) -> bool {
-        self.by_id.insert(id.into(), StoredKey { tenant, digest }).is_none()
+    /// Adds a key; `false`, and nothing is changed, if its id is taken.
+    pub(crate) fn insert(
+        &mut self,
+        id: &str,
+        tenant: TenantId,
+        digest: [u8; 32],
+        source: KeySource,
+    ) -> bool {
+        match self.by_id.entry(id.into()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(StoredKey { tenant, digest, source });
+                true
+            }
+        }
+    }
+
+    /// Keys that are known.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
     }
 
     /// Whether no key is known, so that requests are not identified at all.
@@ -43,14 +71,14 @@ impl Keyring {
     }
 
     /// The tenant whose key the request carries. `Authorization: Bearer` wins over `x-api-key`.
-    pub(crate) fn identify(&self, headers: &HeaderMap) -> Result<TenantId, Refused> {
+    pub(crate) fn identify(&self, headers: &HeaderMap) -> Result<(&TenantId, KeySource), Refused> {
         let given = credential(headers).unwrap_or_default();
         let (id, secret) = key::split(given).unwrap_or_default();
         let stored = self.by_id.get(id);
         // An unknown id is compared too, with a digest that no secret is known for.
         let expected = stored.map_or([0; 32], |s| s.digest);
         let equal = bool::from(key::digest(secret).ct_eq(&expected));
-        stored.filter(|_| equal).map(|s| s.tenant.clone()).ok_or(Refused)
+        stored.filter(|_| equal).map(|s| (&s.tenant, s.source)).ok_or(Refused)
     }
 }
 
@@ -85,7 +113,8 @@ mod tests {
         let key = GeneratedKey::generate("acme").unwrap();
         let mut ring = Keyring::default();
         let (id, secret) = key::split(key.secret_text()).unwrap();
-        assert!(ring.insert(id, TenantId::from("acme"), key::digest(secret)));
+        let digest = key::digest(secret);
+        assert!(ring.insert(id, TenantId::from("acme"), digest, KeySource::File));
         (ring, key.secret_text().to_owned())
     }
 
@@ -103,7 +132,7 @@ mod tests {
             with("authorization", format!("bearer {key}")),
             with("x-api-key", &key),
         ] {
-            assert_eq!(ring.identify(&headers).unwrap().as_str(), "acme");
+            assert_eq!(ring.identify(&headers).unwrap().0.as_str(), "acme");
         }
     }
 
@@ -148,7 +177,7 @@ mod tests {
         let minted = GeneratedKey::generate("acme").unwrap();
         let digest = credentials::bytes_from_hex(&minted.digest_hex()).unwrap();
         let mut ring = Keyring::default();
-        ring.insert(minted.id(), TenantId::from("acme"), digest);
+        ring.insert(minted.id(), TenantId::from("acme"), digest, KeySource::File);
         assert!(ring.identify(&with("x-api-key", minted.secret_text())).is_ok());
     }
 }

@@ -2,15 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{ModelId, TenantId};
 use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, SettingsError};
 
-use crate::auth::Keyring;
-use crate::tenant::Tenant;
+use crate::access::FileAccess;
+use crate::auth::{KeySource, Keyring};
+use crate::tenant::TenantSpec;
 
 /// 64 MiB: a million tokens as text, or a few images as data URLs.
 const BODY_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
@@ -22,8 +22,8 @@ const MAX_CONNECTIONS: u32 = 8192;
 const MAX_ATTEMPTS: u32 = 3;
 /// Load balancers look at `/readyz` every second or two.
 const DRAIN_NOTICE: HumanDuration = HumanDuration::from_secs(3);
-/// The tenant of every request when no keys are configured.
-const ANONYMOUS: &str = "anonymous";
+/// Long enough for a restart of telemetry, short enough that a revoked key does not live on.
+const MAX_STALE: HumanDuration = HumanDuration::from_secs(60);
 
 /// Section `[edge]` of the config file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -98,6 +98,41 @@ impl Default for RawTimeouts {
     }
 }
 
+/// Section `[auth]`: keys that are changed while it runs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawAuth {
+    /// How long keys count without a doubt while telemetry is not heard.
+    pub max_stale: HumanDuration,
+    /// What becomes of them after that. Keys of the config file always count.
+    pub on_stale: OnStale,
+}
+
+impl Default for RawAuth {
+    fn default() -> Self {
+        Self { max_stale: MAX_STALE, on_stale: OnStale::Serve }
+    }
+}
+
+/// What becomes of keys that could have been revoked meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStale {
+    /// They count on.
+    Serve,
+    /// Requests with them are refused until telemetry is heard again.
+    Refuse,
+}
+
+/// Whether keys may come while the edge runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Those of the config file are all.
+    OfFile,
+    /// Others come from telemetry.
+    OfFeed,
+}
+
 /// One `[[tenants]]`: who shares limits.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -153,35 +188,33 @@ pub struct Config {
     pub(crate) drain_notice: Duration,
     pub(crate) drain_limit: Option<Duration>,
     pub(crate) timeouts: Timeouts,
-    pub(crate) keyring: Keyring,
-    pub(crate) tenants: HashMap<TenantId, Arc<Tenant>>,
-    /// Whose requests these are when there are no keys.
-    pub(crate) anonymous: Arc<Tenant>,
+    pub(crate) access: FileAccess,
 }
 
 impl Config {
-    /// Checks the sections `[edge]`, `[[tenants]]` and `[[keys]]`.
+    /// Checks the sections `[edge]`, `[auth]`, `[[tenants]]` and `[[keys]]`. Requests without a
+    /// key are served while there are no keys, if only this machine is, or the operator says so.
     ///
     /// # Errors
     /// The first thing that is wrong, with its full key.
     pub fn new(
         edge: RawConfig,
+        auth: &RawAuth,
         tenants: Vec<RawTenant>,
         keys: Vec<RawKey>,
+        more: Keys,
     ) -> Result<Self, SettingsError> {
         let tenants = read_tenants(tenants)?;
         let keyring = read_keys(keys, &tenants)?;
-        if keyring.is_empty() && !edge.listen.ip().is_loopback() && !edge.allow_unauthenticated {
+        let open = edge.listen.ip().is_loopback() || edge.allow_unauthenticated;
+        if keyring.is_empty() && !open && more == Keys::OfFile {
             return Err(SettingsError::new(
                 "edge.listen",
                 "without [[keys]] everybody is served, so only a loopback address is allowed; \
                  add a key, or set edge.allow_unauthenticated = true",
             ));
         }
-        let anonymous = tenants
-            .get(ANONYMOUS)
-            .cloned()
-            .unwrap_or_else(|| Arc::new(Tenant::unlimited(TenantId::from(ANONYMOUS))));
+        let (max_stale, on_stale) = (auth.max_stale.get(), auth.on_stale);
         Ok(Self {
             listen: edge.listen,
             body_limit_bytes: at_least_one(edge.body_limit_bytes, "edge.body_limit_bytes")?,
@@ -192,9 +225,7 @@ impl Config {
             drain_notice: edge.drain_notice.get(),
             drain_limit: None,
             timeouts: read_timeouts(&edge.timeouts)?,
-            keyring,
-            tenants,
-            anonymous,
+            access: FileAccess { keyring, tenants, open, max_stale, on_stale },
         })
     }
 
@@ -244,7 +275,7 @@ fn read_timeouts(raw: &RawTimeouts) -> Result<Timeouts, SettingsError> {
     })
 }
 
-fn read_tenants(raw: Vec<RawTenant>) -> Result<HashMap<TenantId, Arc<Tenant>>, SettingsError> {
+fn read_tenants(raw: Vec<RawTenant>) -> Result<HashMap<TenantId, TenantSpec>, SettingsError> {
     let mut tenants = HashMap::with_capacity(raw.len());
     for (index, tenant) in raw.into_iter().enumerate() {
         let fault = |key: &str, message: &str| {
@@ -265,14 +296,14 @@ fn read_tenants(raw: Vec<RawTenant>) -> Result<HashMap<TenantId, Arc<Tenant>>, S
         let id = TenantId::new(tenant.id);
         let models: Option<HashSet<ModelId>> =
             tenant.models.map(|models| models.into_iter().map(ModelId::new).collect());
-        let checked = Tenant::new(
-            id.clone(),
-            tenant.requests_per_minute,
-            tenant.max_concurrency,
+        let checked = TenantSpec {
+            id: id.clone(),
+            requests_per_minute: tenant.requests_per_minute,
+            max_concurrency: tenant.max_concurrency,
             models,
-            tenant.debug_headers,
-        );
-        if tenants.insert(id, Arc::new(checked)).is_some() {
+            debug_headers: tenant.debug_headers,
+        };
+        if tenants.insert(id, checked).is_some() {
             return Err(fault("id", "another tenant has this id"));
         }
     }
@@ -281,7 +312,7 @@ fn read_tenants(raw: Vec<RawTenant>) -> Result<HashMap<TenantId, Arc<Tenant>>, S
 
 fn read_keys(
     raw: Vec<RawKey>,
-    tenants: &HashMap<TenantId, Arc<Tenant>>,
+    tenants: &HashMap<TenantId, TenantSpec>,
 ) -> Result<Keyring, SettingsError> {
     let mut keyring = Keyring::default();
     for (index, key) in raw.into_iter().enumerate() {
@@ -297,7 +328,7 @@ fn read_keys(
         }
         let digest = credentials::bytes_from_hex(&key.sha256)
             .ok_or_else(|| fault("sha256", "must be 64 hex digits"))?;
-        if !keyring.insert(&key.id, tenant, digest) {
+        if !keyring.insert(&key.id, tenant, digest, KeySource::File) {
             return Err(fault("id", "another key has this id"));
         }
     }
@@ -322,8 +353,16 @@ mod tests {
         RawKey { id: id.to_owned(), tenant: tenant.to_owned(), sha256: "ab".repeat(32) }
     }
 
+    fn read(
+        edge: RawConfig,
+        tenants: Vec<RawTenant>,
+        keys: Vec<RawKey>,
+    ) -> Result<Config, SettingsError> {
+        Config::new(edge, &RawAuth::default(), tenants, keys, Keys::OfFile)
+    }
+
     fn fault(edge: RawConfig, tenants: Vec<RawTenant>, keys: Vec<RawKey>) -> String {
-        Config::new(edge, tenants, keys).unwrap_err().key().to_owned()
+        read(edge, tenants, keys).unwrap_err().key().to_owned()
     }
 
     #[test]
@@ -333,12 +372,15 @@ mod tests {
             allow_unauthenticated,
             ..RawConfig::default()
         };
-        assert!(Config::new(open("127.0.0.1:1", false), vec![], vec![]).is_ok());
-        assert!(Config::new(open("[::1]:1", false), vec![], vec![]).is_ok());
+        assert!(read(open("127.0.0.1:1", false), vec![], vec![]).is_ok());
+        assert!(read(open("[::1]:1", false), vec![], vec![]).is_ok());
         assert_eq!(fault(open("0.0.0.0:1", false), vec![], vec![]), "edge.listen");
-        assert!(Config::new(open("0.0.0.0:1", true), vec![], vec![]).is_ok());
+        assert!(read(open("0.0.0.0:1", true), vec![], vec![]).is_ok());
+        let fed = open("0.0.0.0:1", false);
+        let fed = Config::new(fed, &RawAuth::default(), vec![], vec![], Keys::OfFeed).unwrap();
+        assert!(!fed.access.open, "there are no keys yet, and nobody is served without one");
         let keys = (vec![tenant("a")], vec![key("k", "a")]);
-        assert!(Config::new(open("0.0.0.0:1", false), keys.0, keys.1).is_ok());
+        assert!(read(open("0.0.0.0:1", false), keys.0, keys.1).is_ok());
     }
 
     #[test]
@@ -377,15 +419,9 @@ mod tests {
         ] {
             assert!(serde_json::from_str::<RawConfig>(json).is_err(), "{json}");
         }
+        assert!(serde_json::from_str::<RawAuth>(r#"{"max_stail": "1s"}"#).is_err());
+        assert!(serde_json::from_str::<RawAuth>(r#"{"on_stale": "panic"}"#).is_err());
         assert!(serde_json::from_str::<RawTenant>(r#"{"id": "a", "rpm": 1}"#).is_err());
         assert!(serde_json::from_str::<RawKey>(r#"{"id": "a", "secret": "s"}"#).is_err());
-    }
-
-    #[test]
-    fn an_entry_called_anonymous_limits_requests_without_keys() {
-        let limited = RawTenant { max_concurrency: Some(1), ..tenant("anonymous") };
-        let config = Config::new(RawConfig::default(), vec![limited], vec![]).unwrap();
-        let _open = config.anonymous.open().unwrap();
-        assert!(config.anonymous.open().is_none());
     }
 }

@@ -12,6 +12,9 @@ pub enum Error {
     /// An engine's key holds what a header cannot.
     #[error("the api_key of backend {0} has characters that cannot be sent in a header")]
     EngineKey(domain::BackendId),
+    /// A named key holds what a header cannot.
+    #[error("the api_key of credential `{0}` has characters that cannot be sent in a header")]
+    Credential(String),
     /// The listener's address could not be read.
     #[error("the listening socket: {0}")]
     Listener(#[from] std::io::Error),

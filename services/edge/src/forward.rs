@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use domain::{
     Backend, BackendId, Candidate, Decision, ErrorCode, FailureClass, Moment, RankId, Rejected,
-    Route,
+    Route, TenantId,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
@@ -14,6 +14,7 @@ use http_body_util::Full;
 use openai_api::ApiError;
 use tokio::time::timeout;
 
+use crate::access::ANONYMOUS;
 use crate::config::Timeouts;
 use crate::exchange::{AnswerKeys, Commit, Exchange, Form, Limits, Span};
 use crate::gateway::Gateway;
@@ -115,7 +116,7 @@ impl<'a> Forward<'a> {
         Route {
             request: record.request.clone(),
             attempt,
-            tenant: record.tenant.clone().unwrap_or_else(|| self.gateway.anonymous().clone()),
+            tenant: record.tenant.clone().unwrap_or_else(|| TenantId::from(ANONYMOUS)),
             model: self.prepared.model.clone(),
             prompt: self.prepared.prompt.clone(),
             max_output_tokens: self.prepared.max_output_tokens,
@@ -174,7 +175,7 @@ impl<'a> Forward<'a> {
         record: &Record,
     ) -> Result<Response<UpstreamBody>, crate::upstream::SendError> {
         let Self { gateway, prepared, target, headers, sends, .. } = self;
-        let key = gateway.engine_keys.get(&to.rank.backend);
+        let key = gateway.access.engine_key(&to.rank.backend);
         let rank = to.pin_rank.then_some(to.rank.rank);
         let make = || {
             let id = upstream_id(record.request.as_str(), *sends);
@@ -182,7 +183,7 @@ impl<'a> Forward<'a> {
             let (mut head, body) = Request::new(Full::new(prepared.body.clone())).into_parts();
             head.method = Method::POST;
             head.uri = Uri::from(target.clone());
-            headers::for_attempt(&mut head, headers, id, key, rank);
+            headers::for_attempt(&mut head, headers, id, key.as_ref(), rank);
             Request::from_parts(head, body)
         };
         gateway.upstream.send(&to.url, make).await

@@ -1,39 +1,31 @@
 //! What every request handler shares.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use domain::{BackendId, RoutingClient, TenantId};
-use http::HeaderMap;
-use http::header::HeaderValue;
+use domain::RoutingClient;
 use lifecycle::Drain;
 use settings::Redacted;
 use tokio::sync::Semaphore;
 
+use crate::access::AccessWatch;
 use crate::answer::Answers;
-use crate::auth::{Keyring, Refused};
 use crate::config::Timeouts;
 use crate::fleet::FleetWatch;
 use crate::headers::RequestIds;
 use crate::metrics::Families;
-use crate::tenant::Tenant;
 use crate::upstream::Upstream;
 
 /// The edge as its request handlers see it.
 pub(crate) struct Gateway {
-    pub(crate) keyring: Keyring,
-    pub(crate) tenants: HashMap<TenantId, Arc<Tenant>>,
-    pub(crate) anonymous: Arc<Tenant>,
+    pub(crate) access: AccessWatch,
     pub(crate) body_limit_bytes: usize,
     pub(crate) max_attempts: usize,
     /// How long a request waits while no backend of its model is ready.
     pub(crate) backend_wait: Duration,
     pub(crate) timeouts: Timeouts,
     pub(crate) region_secret: Redacted<Vec<u8>>,
-    /// What each backend wants in `authorization`; marked sensitive.
-    pub(crate) engine_keys: HashMap<BackendId, HeaderValue>,
     pub(crate) routing: Arc<dyn RoutingClient>,
     pub(crate) upstream: Upstream,
     pub(crate) fleet: FleetWatch,
@@ -52,19 +44,3 @@ pub(crate) struct Gateway {
 
 /// Bytes that one permit of the body memory stands for.
 pub(crate) const BODY_STEP: usize = 1024;
-
-impl Gateway {
-    /// Whose request it is.
-    pub(crate) fn identify(&self, headers: &HeaderMap) -> Result<Arc<Tenant>, Refused> {
-        if self.keyring.is_empty() {
-            return Ok(Arc::clone(&self.anonymous));
-        }
-        let id = self.keyring.identify(headers)?;
-        self.tenants.get(&id).cloned().ok_or(Refused)
-    }
-
-    /// The tenant of requests without keys.
-    pub(crate) fn anonymous(&self) -> &TenantId {
-        self.anonymous.id()
-    }
-}

@@ -6,7 +6,7 @@
 //!
 //! - `server`, `stall`: client connections
 //! - `api`, `endpoint`, `refusal`, `models`, `debug_headers`: requests and the gateway's answers
-//! - [`auth`], `tenant`, `limits`: who asks, and how much
+//! - `access`, [`auth`], `tenant`, `limits`: who asks, and how much
 //! - `prepare`, `keys`, `fleet`: from a body to block keys
 //! - `forward`, `lease`: attempts, each with its booking
 //! - `upstream`: the HTTP client towards the engines
@@ -15,6 +15,7 @@
 //! - `headers`: what passes between the two sides
 //! - `metrics`, `record`: what is counted, and the one log line per request
 
+mod access;
 mod answer;
 mod api;
 mod auth;
@@ -48,6 +49,6 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, RawConfig, RawKey, RawTenant, RawTimeouts};
+pub use config::{Config, Keys, OnStale, RawAuth, RawConfig, RawKey, RawTenant, RawTimeouts};
 pub use error::Error;
 pub use service::{Deps, Service};

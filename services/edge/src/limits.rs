@@ -50,6 +50,16 @@ impl RequestRate {
         Self { limit, interval: MINUTE_NANOS / u64::from(limit), full_at: AtomicU64::new(0) }
     }
 
+    /// The same rate with another limit: requests that count against it now count on.
+    pub(crate) fn with_limit(&self, limit: u32, now: Moment) -> Self {
+        let changed = Self::new(limit);
+        let owed = self.full_at.load(Ordering::Acquire).saturating_sub(now.as_nanos());
+        let used = owed.div_ceil(self.interval).min(u64::from(changed.limit));
+        let full_at = now.as_nanos() + used * changed.interval;
+        changed.full_at.store(full_at, Ordering::Release);
+        changed
+    }
+
     /// Takes one request, or says when to come back.
     pub(crate) fn take(&self, now: Moment) -> Result<RateState, RateExceeded> {
         let now = now.as_nanos();
@@ -83,22 +93,19 @@ impl RequestRate {
 }
 
 /// Open requests of one tenant. Nothing waits here: a request is taken or refused at once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Concurrency {
-    limit: u32,
     open: AtomicU32,
 }
 
 impl Concurrency {
-    pub(crate) fn new(limit: Option<u32>) -> Arc<Self> {
-        Arc::new(Self { limit: limit.unwrap_or(u32::MAX), open: AtomicU32::new(0) })
-    }
-
-    /// Opens one request; it closes when the permit is dropped, on whatever path.
-    pub(crate) fn try_open(self: &Arc<Self>) -> Option<Permit> {
+    /// Opens one request, if fewer than `limit` are open; it closes when the permit is dropped,
+    /// on whatever path.
+    pub(crate) fn try_open(self: &Arc<Self>, limit: Option<u32>) -> Option<Permit> {
+        let limit = limit.unwrap_or(u32::MAX);
         self.open
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
-                (open < self.limit).then(|| open + 1)
+                (open < limit).then(|| open + 1)
             })
             .ok()
             .map(|_| Permit(Arc::clone(self)))
@@ -176,12 +183,26 @@ mod tests {
 
     #[test]
     fn permits_come_back_when_dropped() {
-        let gate = Concurrency::new(Some(2));
-        let first = gate.try_open().unwrap();
-        let _second = gate.try_open().unwrap();
-        assert!(gate.try_open().is_none());
+        let gate = Arc::<Concurrency>::default();
+        let first = gate.try_open(Some(2)).unwrap();
+        let _second = gate.try_open(Some(2)).unwrap();
+        assert!(gate.try_open(Some(2)).is_none());
         drop(first);
-        assert!(gate.try_open().is_some());
+        assert!(gate.try_open(Some(2)).is_some());
         assert_eq!(gate.open(), 1);
+    }
+
+    #[test]
+    fn with_another_limit_what_was_used_counts_on() {
+        let rate = RequestRate::new(60);
+        for _ in 0..60 {
+            rate.take(at(0.0)).unwrap();
+        }
+        let more = rate.with_limit(100, at(0.0));
+        assert_eq!(more.take(at(0.0)).unwrap().remaining, 39);
+        let fewer = more.with_limit(10, at(0.0));
+        let refused = fewer.take(at(0.0)).unwrap_err();
+        assert_eq!((refused.state.remaining, refused.retry_after), (0, Duration::from_secs(6)));
+        assert_eq!(fewer.with_limit(10, at(60.0)).take(at(60.0)).unwrap().remaining, 9);
     }
 }

@@ -90,6 +90,10 @@ pub(crate) struct Families {
     pub(crate) answers: AnswerCounters,
     /// Requests open now.
     pub(crate) in_flight: IntGauge,
+    /// API keys, of the config file and of the desired state.
+    pub(crate) keys: IntGauge,
+    /// Tenants, likewise.
+    pub(crate) tenants: IntGauge,
     /// Client connections open now.
     pub(crate) connections: IntGauge,
     /// Upstream answers given up because the client went away.
@@ -154,6 +158,8 @@ impl Default for Families {
             tokenize: histogram("tokenize_seconds", "Rendering, tokenising and hashing a prompt."),
             answers: AnswerCounters::default(),
             in_flight: valid(IntGauge::with_opts(opts("requests_in_flight", "Requests open now."))),
+            keys: valid(IntGauge::with_opts(opts("keys", "API keys that are known."))),
+            tenants: valid(IntGauge::with_opts(opts("tenants", "Tenants that are known."))),
             connections: valid(IntGauge::with_opts(opts(
                 "connections",
                 "Client connections open now.",
@@ -173,7 +179,7 @@ impl Families {
     /// # Errors
     /// The registry has a metric of one of these names.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 17] = [
+        let all: [Box<dyn Collector>; 19] = [
             Box::new(self.cached_untold.clone()),
             Box::new(self.answers.family.clone()),
             Box::new(self.requests.clone()),
@@ -188,6 +194,8 @@ impl Families {
             Box::new(self.overhead.clone()),
             Box::new(self.tokenize.clone()),
             Box::new(self.in_flight.clone()),
+            Box::new(self.keys.clone()),
+            Box::new(self.tenants.clone()),
             Box::new(self.connections.clone()),
             Box::new(self.upstream_cancelled.clone()),
             Box::new(self.panics.clone()),

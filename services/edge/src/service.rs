@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_feed::Feed;
 use domain::{BackendId, ModelId, RoutingClient};
 use futures_util::StreamExt;
-use http::HeaderValue;
 use instrumentation::Registry;
 use lifecycle::{Drain, TaskSpawner};
 use settings::Redacted;
@@ -15,6 +15,7 @@ use tokenization::ModelFolder;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use crate::access::{AccessWatch, EngineKeys};
 use crate::answer::{self, Answers, Worker};
 use crate::config::Config;
 use crate::error::Error;
@@ -40,8 +41,12 @@ pub struct Deps {
     pub listener: TcpListener,
     /// Tokenizer and chat template by model; a model without is routed by its text.
     pub models: HashMap<ModelId, Arc<ModelFolder>>,
-    /// The keys that backends themselves ask for.
+    /// The keys that backends of the config file ask for.
     pub engine_keys: HashMap<BackendId, Redacted<String>>,
+    /// Those that backends of the desired state ask for, by the names that their documents give.
+    pub credentials: HashMap<String, Redacted<String>>,
+    /// The desired state, where there is one beside the config file: keys, tenants, limits.
+    pub feed: Option<Feed>,
     /// The secret that block keys begin with: the same for all edges of a region.
     pub region_secret: Redacted<Vec<u8>>,
 }
@@ -67,17 +72,16 @@ impl Config {
         let drain = deps.spawner.drain();
         let (answers, answer_worker) = Answers::new(Arc::new(families.clone()));
         let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, families.clone());
+        let engine_keys = EngineKeys::new(&deps.engine_keys, &deps.credentials)?;
+        let access = AccessWatch::new(self.access, engine_keys, deps.feed, families.clone());
         let workers = std::thread::available_parallelism().map_or(2, usize::from);
         let gateway = Gateway {
-            keyring: self.keyring,
-            tenants: self.tenants,
-            anonymous: self.anonymous,
+            access,
             body_limit_bytes: self.body_limit_bytes,
             max_attempts: self.max_attempts,
             backend_wait: self.backend_wait,
             timeouts: self.timeouts,
             region_secret: deps.region_secret,
-            engine_keys: engine_keys(&deps.engine_keys)?,
             routing: deps.routing,
             upstream: Upstream::new(self.timeouts.connect),
             fleet,
@@ -116,6 +120,13 @@ impl Service {
     pub async fn run(self, drain: Drain) {
         let gateway = Arc::clone(&self.server.gateway);
         self.spawner.spawn("edge-fleet", watch_fleet(Arc::clone(&gateway), drain.clone()));
+        let (access, draining) = (Arc::clone(&gateway), drain.clone());
+        self.spawner.spawn("edge-access", async move {
+            tokio::select! {
+                () = access.access.follow() => {}
+                () = draining.signaled() => {}
+            }
+        });
         self.spawner.spawn("edge-idle", close_idle(gateway, drain.clone()));
         self.spawner.spawn("edge-answers", answer::run(self.answer_worker, drain.clone()));
         self.server.run(self.listener, drain).await;
@@ -150,18 +161,4 @@ async fn close_idle(gateway: Arc<Gateway>, drain: Drain) {
             () = drain.signaled() => return,
         }
     }
-}
-
-fn engine_keys(
-    keys: &HashMap<BackendId, Redacted<String>>,
-) -> Result<HashMap<BackendId, HeaderValue>, Error> {
-    keys.iter()
-        .map(|(backend, key)| {
-            let value = format!("Bearer {}", key.expose());
-            let mut value =
-                HeaderValue::try_from(value).map_err(|_| Error::EngineKey(backend.clone()))?;
-            value.set_sensitive(true);
-            Ok((backend.clone(), value))
-        })
-        .collect()
 }

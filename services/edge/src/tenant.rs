@@ -7,44 +7,62 @@ use domain::{ModelId, Moment, TenantId};
 
 use crate::limits::{Concurrency, Permit, RateExceeded, RateState, RequestRate};
 
-/// One tenant with its live limits.
+/// What is wanted of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TenantSpec {
+    pub(crate) id: TenantId,
+    /// No limit where absent.
+    pub(crate) requests_per_minute: Option<u32>,
+    /// No limit where absent.
+    pub(crate) max_concurrency: Option<u32>,
+    /// All where absent.
+    pub(crate) models: Option<HashSet<ModelId>>,
+    /// Whether answers may tell which backend was chosen and why.
+    pub(crate) debug_headers: bool,
+}
+
+impl TenantSpec {
+    pub(crate) fn unlimited(id: TenantId) -> Self {
+        let (requests_per_minute, max_concurrency, models) = (None, None, None);
+        Self { id, requests_per_minute, max_concurrency, models, debug_headers: false }
+    }
+}
+
+/// One tenant with its live counters.
 #[derive(Debug)]
 pub(crate) struct Tenant {
-    id: TenantId,
+    spec: TenantSpec,
     rate: Option<RequestRate>,
+    /// Shared with earlier forms of the tenant: what is open stays counted.
     concurrency: Arc<Concurrency>,
-    models: Option<HashSet<ModelId>>,
-    debug_headers: bool,
 }
 
 impl Tenant {
-    pub(crate) fn new(
-        id: TenantId,
-        requests_per_minute: Option<u32>,
-        max_concurrency: Option<u32>,
-        models: Option<HashSet<ModelId>>,
-        debug_headers: bool,
-    ) -> Self {
-        Self {
-            id,
-            rate: requests_per_minute.map(RequestRate::new),
-            concurrency: Concurrency::new(max_concurrency),
-            models,
-            debug_headers,
-        }
+    pub(crate) fn new(spec: TenantSpec) -> Self {
+        let rate = spec.requests_per_minute.map(RequestRate::new);
+        Self { rate, concurrency: Arc::default(), spec }
     }
 
-    pub(crate) fn unlimited(id: TenantId) -> Self {
-        Self::new(id, None, None, None, false)
+    /// The tenant in another form: what is open, and what was used of the rate, counts on.
+    pub(crate) fn becoming(&self, spec: TenantSpec, now: Moment) -> Self {
+        let rate = spec.requests_per_minute.map(|limit| match &self.rate {
+            Some(before) => before.with_limit(limit, now),
+            None => RequestRate::new(limit),
+        });
+        Self { rate, concurrency: Arc::clone(&self.concurrency), spec }
     }
 
     pub(crate) fn id(&self) -> &TenantId {
-        &self.id
+        &self.spec.id
+    }
+
+    pub(crate) fn spec(&self) -> &TenantSpec {
+        &self.spec
     }
 
     /// Opens a request, if one more may be open.
     pub(crate) fn open(&self) -> Option<Permit> {
-        self.concurrency.try_open()
+        self.concurrency.try_open(self.spec.max_concurrency)
     }
 
     /// Counts a request against the rate; `None` when there is no rate.
@@ -53,12 +71,12 @@ impl Tenant {
     }
 
     pub(crate) fn may_use(&self, model: &str) -> bool {
-        self.models.as_ref().is_none_or(|models| models.contains(model))
+        self.spec.models.as_ref().is_none_or(|models| models.contains(model))
     }
 
     /// Whether answers may tell which backend was chosen and why.
     pub(crate) fn debug_headers(&self) -> bool {
-        self.debug_headers
+        self.spec.debug_headers
     }
 
     #[cfg(test)]

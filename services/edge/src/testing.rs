@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config_feed::Feed;
 use domain::{BackendId, ErrorCode, ModelId};
 use instrumentation::Registry;
 use lifecycle::Lifecycle;
@@ -18,7 +19,7 @@ use tokenization::ModelFolder;
 pub(crate) use self::client::{Client, Reply, read_reply, request_bytes};
 pub(crate) use self::engine::{Engine, Step, answer, event, events, sse};
 pub(crate) use self::router::Router;
-use crate::config::{Config, RawConfig, RawKey, RawTenant};
+use crate::config::{Config, Keys, RawAuth, RawConfig, RawKey, RawTenant};
 use crate::gateway::Gateway;
 
 /// A streaming chat request.
@@ -50,6 +51,9 @@ pub(crate) struct Bed {
 #[derive(Default)]
 pub(crate) struct Setup {
     pub(crate) edge: RawConfig,
+    pub(crate) auth: RawAuth,
+    pub(crate) feed: Option<Feed>,
+    pub(crate) credentials: HashMap<String, Redacted<String>>,
     pub(crate) tenants: Vec<RawTenant>,
     pub(crate) keys: Vec<RawKey>,
     pub(crate) engine_keys: HashMap<BackendId, Redacted<String>>,
@@ -64,7 +68,8 @@ impl Setup {
         let registry = Registry::new();
         let router = Router::new(engines);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut config = Config::new(self.edge, self.tenants, self.keys).unwrap();
+        let more = if self.feed.is_some() { Keys::OfFeed } else { Keys::OfFile };
+        let mut config = Config::new(self.edge, &self.auth, self.tenants, self.keys, more).unwrap();
         if let Some(limit) = self.drain_limit {
             config = config.drain_within(limit);
         }
@@ -75,6 +80,8 @@ impl Setup {
             listener,
             models: self.models,
             engine_keys: self.engine_keys,
+            credentials: self.credentials,
+            feed: self.feed,
             region_secret: Redacted::new(b"secret".to_vec()),
         };
         let service = config.build(deps).unwrap();
@@ -105,8 +112,7 @@ impl Bed {
     pub(crate) async fn assert_idle(&self) {
         eventually("requests are still open", || {
             self.gateway.families.in_flight.get() == 0
-                && self.gateway.anonymous.open_requests() == 0
-                && self.gateway.tenants.values().all(|t| t.open_requests() == 0)
+                && self.gateway.access.open_requests() == 0
                 && self.router.open_leases() == 0
         })
         .await;

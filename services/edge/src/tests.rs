@@ -4,6 +4,7 @@ mod access;
 mod answers;
 mod cancel;
 mod failover;
+mod feed;
 mod interrupted;
 mod lifetime;
 mod passing;

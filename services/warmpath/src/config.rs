@@ -40,6 +40,8 @@ pub struct RawConfig {
     pub tenants: Vec<edge::RawTenant>,
     /// API keys.
     pub keys: Vec<edge::RawKey>,
+    /// Keys that are changed while it runs.
+    pub auth: edge::RawAuth,
 }
 
 /// The file, checked.
@@ -52,6 +54,7 @@ pub struct Config {
     pub(crate) log: LogConfig,
     pub(crate) region_secret: Redacted<Vec<u8>>,
     pub(crate) engine_keys: HashMap<BackendId, Redacted<String>>,
+    pub(crate) credentials: HashMap<String, Redacted<String>>,
     pub(crate) models: Models,
 }
 
@@ -87,7 +90,12 @@ impl Config {
             }
         }
         let drain_timeout = raw.admin.drain_timeout.get();
-        let edge = edge::Config::new(raw.edge, raw.tenants, raw.keys)?
+        // A store outlives the process, and so do the keys in it.
+        let more = match raw.telemetry.store {
+            Some(_) => edge::Keys::OfFeed,
+            None => edge::Keys::OfFile,
+        };
+        let edge = edge::Config::new(raw.edge, &raw.auth, raw.tenants, raw.keys, more)?
             .drain_within(drain_timeout.saturating_sub(CUT_MARGIN));
         Ok(Self {
             edge,
@@ -99,6 +107,7 @@ impl Config {
             log: raw.log,
             region_secret: region_secret(raw.region.secret.as_ref())?,
             engine_keys,
+            credentials,
             models,
         })
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use config_feed::{Client, ClientDeps, Documents, Feed, LocalFeed};
 use domain::{BackendState, Fleet, RoutingClient};
 use instrumentation::Registry;
 use launch::Started;
@@ -16,6 +17,7 @@ use crate::config::Config;
 
 /// What must hold before traffic is welcome.
 const A_BACKEND_IS_READY: &str = "a backend is ready";
+const DESIRED_STATE_IS_KNOWN: &str = "the desired state is known";
 
 /// A running gateway.
 pub struct Gateway {
@@ -56,6 +58,14 @@ impl Gateway {
         let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone(), members };
         let router = config.router.build(deps)?;
         let routing = router.client();
+        let feed_metrics = config_feed::Metrics::default();
+        feed_metrics.register(&registry)?;
+        let feed = Client::new(ClientDeps {
+            feed: Arc::new(LocalFeed::new(telemetry.hub())),
+            spawner: background.clone(),
+            metrics: feed_metrics,
+            member: None,
+        });
         let edge = config.edge.build(edge::Deps {
             registry: registry.clone(),
             spawner: lifecycle.spawner(),
@@ -63,17 +73,22 @@ impl Gateway {
             listener: edge_listener,
             models: config.models,
             engine_keys: config.engine_keys,
+            credentials: config.credentials,
+            feed: Some(feed.feed()),
             region_secret: config.region_secret,
         })?;
 
         let readiness = Readiness::new(lifecycle.drain());
         readiness.require(A_BACKEND_IS_READY);
+        readiness.require(DESIRED_STATE_IS_KNOWN);
         let admin = lifecycle::admin::router(registry.clone(), readiness.clone())
             .merge(router::api::admin_routes(router.admin()));
 
         background.spawn("telemetry", telemetry.run(background.drain()));
         background.spawn("router", router.run(background.drain()));
-        background.spawn("readiness", follow_readiness(fleet.clone(), readiness));
+        let feed = feed.start();
+        background.spawn("readiness", follow_readiness(fleet.clone(), readiness.clone()));
+        background.spawn("readiness", follow_desired(feed, readiness));
         let serving =
             lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
         background.spawn("admin", serving);
@@ -138,6 +153,12 @@ impl Gateway {
         self.lifecycle.begin_drain();
         self.lifecycle.shutdown(limit).await
     }
+}
+
+async fn follow_desired(feed: Feed, readiness: Readiness) {
+    let known = |d: &Documents| !d.position.store.is_empty();
+    let heard = feed.documents().wait_for(known).await.is_ok();
+    readiness.set(DESIRED_STATE_IS_KNOWN, heard);
 }
 
 async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {

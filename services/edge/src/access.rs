@@ -1,0 +1,252 @@
+//! Who may ask, and how much: the config file's tenants and keys, and those of the desired state,
+//! as one value that is replaced whole.
+//!
+//! What stands in the file is fixed: a document with an id of the file counts for nothing. A
+//! tenant that changes keeps its counters; what is open stays counted over every change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use config_feed::{Documents, Feed};
+use domain::desired::{self, ApiKey};
+use domain::{BackendId, ModelId, Moment, TenantId};
+use http::HeaderMap;
+use http::header::HeaderValue;
+use settings::Redacted;
+
+use crate::auth::{KeySource, Keyring, Refused, digest_from_hex};
+use crate::config::OnStale;
+use crate::error::Error;
+use crate::metrics::Families;
+use crate::tenant::{Tenant, TenantSpec};
+
+/// The tenant of every request when no keys are asked for.
+pub(crate) const ANONYMOUS: &str = "anonymous";
+
+/// What the config file says, checked.
+#[derive(Debug)]
+pub(crate) struct FileAccess {
+    pub(crate) keyring: Keyring,
+    pub(crate) tenants: HashMap<TenantId, TenantSpec>,
+    /// Whether requests without keys are served as long as there are no keys.
+    pub(crate) open: bool,
+    /// How old the desired state may be for its keys to count without a doubt.
+    pub(crate) max_stale: Duration,
+    /// What becomes of its keys after that.
+    pub(crate) on_stale: OnStale,
+}
+
+/// Keys of engines.
+pub(crate) struct EngineKeys {
+    /// Those of the config file's backends.
+    by_backend: HashMap<BackendId, HeaderValue>,
+    /// Those that documents of backends name.
+    by_name: HashMap<String, HeaderValue>,
+}
+
+/// Everything at one moment.
+pub(crate) struct Access {
+    keyring: Keyring,
+    tenants: HashMap<TenantId, Arc<Tenant>>,
+    anonymous: Arc<Tenant>,
+    /// What each backend wants in `authorization`; marked sensitive.
+    engine_keys: HashMap<BackendId, HeaderValue>,
+}
+
+/// Why a request is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// No key, or not a known one.
+    NoKey,
+    /// The key may be valid; the desired state is not known, or too old to tell.
+    CannotTell,
+}
+
+/// Keeps the newest [`Access`].
+pub(crate) struct AccessWatch {
+    file: FileAccess,
+    engine_keys: EngineKeys,
+    feed: Option<Feed>,
+    families: Families,
+    current: ArcSwap<Access>,
+}
+
+impl EngineKeys {
+    /// # Errors
+    /// A key that cannot stand in a header.
+    pub(crate) fn new(
+        by_backend: &HashMap<BackendId, Redacted<String>>,
+        by_name: &HashMap<String, Redacted<String>>,
+    ) -> Result<Self, Error> {
+        let by_backend = by_backend.iter().map(|(id, key)| {
+            let value = bearer(key).ok_or_else(|| Error::EngineKey(id.clone()))?;
+            Ok((id.clone(), value))
+        });
+        let by_name = by_name.iter().map(|(name, key)| {
+            let value = bearer(key).ok_or_else(|| Error::Credential(name.clone()))?;
+            Ok((name.clone(), value))
+        });
+        Ok(Self {
+            by_backend: by_backend.collect::<Result<_, Error>>()?,
+            by_name: by_name.collect::<Result<_, Error>>()?,
+        })
+    }
+
+    /// The config file's backends with their keys, and the documents' with what they name.
+    fn all(
+        &self,
+        backends: &BTreeMap<Arc<str>, desired::Backend>,
+    ) -> HashMap<BackendId, HeaderValue> {
+        let named = backends.values().filter_map(|backend| {
+            let key = self.by_name.get(backend.credential.as_ref()?)?;
+            Some((backend.id.clone(), key.clone()))
+        });
+        let mut keys: HashMap<_, _> = named.collect();
+        keys.extend(self.by_backend.iter().map(|(id, key)| (id.clone(), key.clone())));
+        keys
+    }
+}
+
+fn bearer(key: &Redacted<String>) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+impl AccessWatch {
+    pub(crate) fn new(
+        file: FileAccess,
+        engine_keys: EngineKeys,
+        feed: Option<Feed>,
+        families: Families,
+    ) -> Self {
+        let anonymous = Arc::new(Tenant::new(TenantSpec::unlimited(TenantId::from(ANONYMOUS))));
+        let nothing = Access {
+            keyring: Keyring::default(),
+            tenants: HashMap::new(),
+            anonymous,
+            engine_keys: HashMap::new(),
+        };
+        let current = ArcSwap::from_pointee(nothing);
+        let watch = Self { file, engine_keys, feed, families, current };
+        let documents = watch.feed.as_ref().map(|feed| feed.documents().borrow().clone());
+        watch.update(&documents.unwrap_or_default(), lifecycle::monotonic());
+        watch
+    }
+
+    /// Whose request it is.
+    pub(crate) fn identify(&self, headers: &HeaderMap, now: Moment) -> Result<Arc<Tenant>, Denied> {
+        let access = self.current.load();
+        let unheard = self.feed.as_ref().is_some_and(|feed| !feed.staleness().heard_ever());
+        if self.file.open && access.keyring.is_empty() && !unheard {
+            return Ok(Arc::clone(&access.anonymous));
+        }
+        let (tenant, source) = match access.keyring.identify(headers) {
+            Ok(known) => known,
+            Err(Refused) if unheard => return Err(Denied::CannotTell),
+            Err(Refused) => return Err(Denied::NoKey),
+        };
+        if source == KeySource::Feed && self.is_too_old(now) {
+            return Err(Denied::CannotTell);
+        }
+        access.tenants.get(tenant).cloned().ok_or(Denied::NoKey)
+    }
+
+    fn is_too_old(&self, now: Moment) -> bool {
+        self.file.on_stale == OnStale::Refuse
+            && (self.feed.as_ref()).is_some_and(|f| f.staleness().age(now) > self.file.max_stale)
+    }
+
+    /// What a backend wants in `authorization`.
+    pub(crate) fn engine_key(&self, backend: &BackendId) -> Option<HeaderValue> {
+        self.current.load().engine_keys.get(backend).cloned()
+    }
+
+    /// Takes over the desired state. Requests that are open go on as they began.
+    pub(crate) fn update(&self, documents: &Documents, now: Moment) {
+        let before = self.current.load();
+        let specs = specs(&self.file, documents);
+        let tenants = specs.into_values().map(|spec| {
+            let id = spec.id.clone();
+            let known = before.tenants.get(&id).or_else(|| {
+                // Without an entry it is there all the same, and may have requests open.
+                Some(&before.anonymous).filter(|anonymous| *anonymous.id() == id)
+            });
+            let tenant = match known {
+                Some(known) if *known.spec() == spec => Arc::clone(known),
+                Some(known) => Arc::new(known.becoming(spec, now)),
+                None => Arc::new(Tenant::new(spec)),
+            };
+            (id, tenant)
+        });
+        let tenants: HashMap<TenantId, Arc<Tenant>> = tenants.collect();
+        let anonymous = tenants.get(ANONYMOUS).unwrap_or(&before.anonymous);
+        let mut keyring = self.file.keyring.clone();
+        for key in documents.keys.values() {
+            add(&mut keyring, key);
+        }
+        self.families.keys.set(i64::try_from(keyring.len()).unwrap_or(i64::MAX));
+        self.families.tenants.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
+        let engine_keys = self.engine_keys.all(&documents.backends);
+        let anonymous = Arc::clone(anonymous);
+        self.current.store(Arc::new(Access { keyring, tenants, anonymous, engine_keys }));
+    }
+
+    /// Follows the desired state, if there is any to follow. Never ends by itself.
+    pub(crate) async fn follow(&self) {
+        let Some(feed) = &self.feed else { return std::future::pending().await };
+        let mut documents = feed.documents();
+        loop {
+            let newest = documents.borrow_and_update().clone();
+            self.update(&newest, lifecycle::monotonic());
+            if documents.changed().await.is_err() {
+                // The feed has ended; what was said last stands.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Open requests of all tenants.
+    #[cfg(test)]
+    pub(crate) fn open_requests(&self) -> u32 {
+        let access = self.current.load();
+        let named = access.tenants.values().map(|tenant| tenant.open_requests());
+        named.sum::<u32>() + access.anonymous.open_requests()
+    }
+}
+
+/// All tenants: those of the file, and those of the documents with their limits.
+fn specs(file: &FileAccess, documents: &Documents) -> HashMap<TenantId, TenantSpec> {
+    let mut specs = file.tenants.clone();
+    for tenant in documents.tenants.values() {
+        let limits = documents.limits.get(tenant.id.as_str());
+        // A limit of nothing would be no limit but a ban; that is what revoking a key is for.
+        let at_least_one = |limit: u32| limit.max(1);
+        specs.entry(tenant.id.clone()).or_insert_with(|| TenantSpec {
+            id: tenant.id.clone(),
+            requests_per_minute: limits.and_then(|l| l.requests_per_minute).map(at_least_one),
+            max_concurrency: limits.and_then(|l| l.max_concurrency).map(at_least_one),
+            models: models(tenant),
+            debug_headers: tenant.debug_headers,
+        });
+    }
+    specs
+}
+
+fn models(tenant: &desired::Tenant) -> Option<std::collections::HashSet<ModelId>> {
+    Some(tenant.models.as_ref()?.iter().cloned().collect())
+}
+
+/// A key without a digest that can be read opens nothing.
+fn add(keyring: &mut Keyring, key: &ApiKey) {
+    let added = digest_from_hex(&key.sha256)
+        .is_some_and(|digest| keyring.insert(&key.id, key.tenant.clone(), digest, KeySource::Feed));
+    if !added {
+        tracing::warn!(
+            key.id = key.id,
+            "a key counts for nothing: its id is taken or it is malformed"
+        );
+    }
+}
