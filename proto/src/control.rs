@@ -17,11 +17,6 @@ use replication::{Epoch, Member, MemberId, MemberList, Process, Role};
 use self::v1 as wire;
 use crate::common::v1 as common;
 
-/// A message that says what its receiver has no word for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is absent or not known")]
-pub struct Unknown(pub &'static str);
-
 /// A backend, its loads as old as they are at `now`.
 pub fn backend(backend: &Backend, now: Moment) -> wire::Backend {
     wire::Backend {
@@ -40,14 +35,18 @@ pub fn backend(backend: &Backend, now: Moment) -> wire::Backend {
 ///
 /// # Errors
 /// A state that is not known. An engine that is not known is another one: it is followed by text.
-pub fn read_backend(backend: wire::Backend, now: Moment) -> Result<Backend, Unknown> {
+pub fn read_backend(backend: wire::Backend, now: Moment) -> Result<Backend, WireError> {
     let network = Duration::try_from_secs_f64(backend.network_seconds).unwrap_or_default();
+    let state = BackendState::from_name(&backend.state).ok_or_else(|| {
+        let value = backend.state.clone();
+        WireError::NotAllowed { field: "backend.state", value }
+    })?;
     Ok(Backend {
         id: backend.id.as_str().into(),
         incarnation: Incarnation(backend.incarnation),
         url: backend.url.into(),
         engine: EngineKind::from_name(&backend.engine).unwrap_or(EngineKind::Other),
-        state: BackendState::from_name(&backend.state).ok_or(Unknown("a backend's state"))?,
+        state,
         models: backend.models.into_iter().map(read_model).collect(),
         ranks: (backend.ranks.into_iter())
             .map(|rank| read_rank(rank, now))
@@ -94,7 +93,7 @@ fn rank_state(rank: &RankState, now: Moment) -> wire::RankState {
     }
 }
 
-fn read_rank(rank: wire::RankState, now: Moment) -> Result<RankState, Unknown> {
+fn read_rank(rank: wire::RankState, now: Moment) -> Result<RankState, WireError> {
     Ok(RankState {
         rank: read_rank_number(rank.rank)?,
         cache: rank.cache.map(|cache| CacheConfig {
@@ -111,8 +110,9 @@ fn read_rank(rank: wire::RankState, now: Moment) -> Result<RankState, Unknown> {
 ///
 /// # Errors
 /// There are no such ranks.
-pub fn read_rank_number(rank: u32) -> Result<u16, Unknown> {
-    u16::try_from(rank).map_err(|_| Unknown("a rank's number"))
+pub fn read_rank_number(rank: u32) -> Result<u16, WireError> {
+    u16::try_from(rank)
+        .map_err(|_| WireError::NotAllowed { field: "rank", value: rank.to_string() })
 }
 
 /// A sample, as old as it is at `now`.
@@ -140,70 +140,6 @@ pub fn read_load(load: &wire::Load, now: Moment) -> LoadSample {
         kv_usage: load.kv_usage,
         preemptions: load.preemptions,
         prefix_cache: load.prefix_queries.zip(load.prefix_hits),
-    }
-}
-
-/// A process.
-pub fn process(process: &Process) -> common::Process {
-    common::Process { id: process.id.to_string(), incarnation: process.incarnation.0 }
-}
-
-/// The process of a message.
-pub fn read_process(process: common::Process) -> Process {
-    Process { id: MemberId::new(process.id), incarnation: Incarnation(process.incarnation) }
-}
-
-/// An epoch.
-pub fn epoch(epoch: Epoch) -> common::Epoch {
-    common::Epoch { term: epoch.term, number: epoch.number }
-}
-
-/// The epoch of a message; an absent one is before any list.
-pub fn read_epoch(epoch: Option<common::Epoch>) -> Epoch {
-    epoch.map_or(Epoch::ZERO, |epoch| Epoch { term: epoch.term, number: epoch.number })
-}
-
-/// A member.
-pub fn member(member: &Member) -> common::Member {
-    let role = match member.role {
-        Role::Edge => common::Role::Edge,
-        Role::Router => common::Role::Router,
-    };
-    common::Member {
-        process: Some(process(&member.process)),
-        role: role.into(),
-        address: member.address.to_string(),
-    }
-}
-
-/// The member of a message.
-///
-/// # Errors
-/// It has no process, or a role that is not known.
-pub fn read_member(member: common::Member) -> Result<Member, Unknown> {
-    let role = match member.role() {
-        common::Role::Edge => Role::Edge,
-        common::Role::Router => Role::Router,
-        common::Role::Unspecified => return Err(Unknown("a member's role")),
-    };
-    let process = member.process.ok_or(Unknown("a member's process"))?;
-    Ok(Member { process: read_process(process), role, address: member.address.into() })
-}
-
-/// A member list.
-pub fn member_list(list: &MemberList) -> common::MemberList {
-    common::MemberList {
-        epoch: Some(epoch(list.epoch)),
-        members: list.members.iter().map(member).collect(),
-    }
-}
-
-/// The member list of a message. Members of a role that is not known are left out: nothing here
-/// is decided by them.
-pub fn read_member_list(list: common::MemberList) -> MemberList {
-    MemberList {
-        epoch: read_epoch(list.epoch),
-        members: list.members.into_iter().filter_map(|m| read_member(m).ok()).collect(),
     }
 }
 
@@ -278,21 +214,5 @@ mod tests {
         sent.state = "ready".to_owned();
         sent.ranks[0].rank = 70_000;
         assert!(read_backend(sent, Moment::ZERO).is_err());
-    }
-
-    #[test]
-    fn a_member_list_comes_back_without_roles_of_the_future() {
-        let member = |name: &str, role| Member {
-            process: Process { id: name.into(), incarnation: Incarnation(4) },
-            role,
-            address: "http://127.0.0.1:1".into(),
-        };
-        let list = MemberList {
-            epoch: Epoch { term: 5, number: 6 },
-            members: vec![member("a", Role::Edge), member("b", Role::Router)].into(),
-        };
-        let mut sent = member_list(&list);
-        sent.members.push(common::Member { role: 77, ..sent.members[0].clone() });
-        assert_eq!(read_member_list(sent), list);
     }
 }

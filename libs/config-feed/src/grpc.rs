@@ -10,7 +10,6 @@ use domain::{BoxFuture, BoxStream};
 use futures_util::{StreamExt, stream};
 use proto::control::v1 as wire;
 use proto::control::v1::control_client::ControlClient;
-use proto::control::{self as convert};
 use replication::{MemberList, Process, Renew};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
@@ -44,7 +43,7 @@ impl ConfigFeed for GrpcFeed {
     fn watch(&self, from: Position) -> BoxStream<'static, Result<Event, FeedError>> {
         let mut client = self.client.clone();
         let request = wire::WatchRequest {
-            process: self.process.as_ref().map(convert::process),
+            process: self.process.as_ref().map(Into::into),
             store: from.store.to_string(),
             revision: from.revision,
         };
@@ -68,19 +67,20 @@ impl ConfigFeed for GrpcFeed {
         let mut client = self.client.clone();
         Box::pin(async move {
             let mut request = tonic::Request::new(wire::RenewRequest {
-                member: Some(convert::member(&renew.member)),
-                known: Some(convert::epoch(renew.known)),
+                member: Some((&renew.member).into()),
+                known: Some(renew.known.into()),
             });
             request.set_timeout(ANSWER_WITHIN);
             let reply = client.renew(request).await.map_err(|status| unreachable(&status))?;
-            Ok(reply.into_inner().list.map(convert::read_member_list))
+            let list = reply.into_inner().list.map(MemberList::try_from).transpose();
+            list.map_err(|error| FeedError::Malformed(error.to_string()))
         })
     }
 
     fn leave(&self, process: Process) -> BoxFuture<'_, Result<(), FeedError>> {
         let mut client = self.client.clone();
         Box::pin(async move {
-            let process = Some(convert::process(&process));
+            let process = Some((&process).into());
             let mut request = tonic::Request::new(wire::LeaveRequest { process });
             request.set_timeout(ANSWER_WITHIN);
             client.leave(request).await.map_err(|status| unreachable(&status))?;

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use domain::Moment;
 use prost::Message;
 use proto::control::v1::{self as wire, watch_event::Kind};
-use proto::control::{self as convert, Unknown};
+use proto::WireError;
+use proto::control::{self as convert};
+use replication::Epoch;
 
 use crate::{Document, Event, FleetChange, Heartbeat, Loads, Position};
 
@@ -21,13 +23,13 @@ pub(crate) fn encode(event: &Event, now: Moment) -> Bytes {
         }),
         Event::Fleet(change) => Kind::Fleet(wire_change(change, now)),
         Event::Loads(loads) => Kind::Loads(wire_loads(loads, now)),
-        Event::Members(list) => Kind::Members(convert::member_list(list)),
+        Event::Members(list) => Kind::Members(list.into()),
         Event::Heartbeat(heartbeat) => Kind::Heartbeat(wire::Heartbeat {
             store: heartbeat.position.store.to_string(),
             revision: heartbeat.position.revision,
             start: heartbeat.start,
             fleet_revision: heartbeat.fleet_revision,
-            epoch: Some(convert::epoch(heartbeat.epoch)),
+            epoch: Some(heartbeat.epoch.into()),
         }),
     };
     wire::WatchEvent { kind: Some(kind) }.encode_to_vec().into()
@@ -41,6 +43,7 @@ pub(crate) fn encode(event: &Event, now: Moment) -> Bytes {
 pub(crate) fn decode(bytes: Bytes, now: Moment) -> Result<Option<Event>, String> {
     let event = wire::WatchEvent::decode(bytes).map_err(|e| e.to_string())?;
     let Some(kind) = event.kind else { return Ok(None) };
+    let text = |error: WireError| error.to_string();
     let event = match kind {
         Kind::Restart(_) => Event::Restart,
         Kind::Document(document) => Event::Document(Arc::new(read_document(document)?)),
@@ -48,17 +51,17 @@ pub(crate) fn decode(bytes: Bytes, now: Moment) -> Result<Option<Event>, String>
             Event::Synced(Position { store: store.into(), revision })
         }
         Kind::Fleet(change) => {
-            Event::Fleet(Arc::new(read_change(change, now).map_err(|e| e.to_string())?))
+            Event::Fleet(Arc::new(read_change(change, now).map_err(text)?))
         }
         Kind::Loads(loads) => {
-            Event::Loads(Arc::new(read_loads(loads, now).map_err(|e| e.to_string())?))
+            Event::Loads(Arc::new(read_loads(loads, now).map_err(text)?))
         }
-        Kind::Members(list) => Event::Members(convert::read_member_list(list)),
+        Kind::Members(list) => Event::Members(list.try_into().map_err(text)?),
         Kind::Heartbeat(heartbeat) => Event::Heartbeat(Heartbeat {
             position: Position { store: heartbeat.store.into(), revision: heartbeat.revision },
             start: heartbeat.start,
             fleet_revision: heartbeat.fleet_revision,
-            epoch: convert::read_epoch(heartbeat.epoch),
+            epoch: heartbeat.epoch.map_or(Epoch::ZERO, Epoch::from),
         }),
     };
     Ok(Some(event))
@@ -97,7 +100,7 @@ fn wire_change(change: &FleetChange, now: Moment) -> wire::FleetChange {
     }
 }
 
-fn read_change(change: wire::FleetChange, now: Moment) -> Result<FleetChange, Unknown> {
+fn read_change(change: wire::FleetChange, now: Moment) -> Result<FleetChange, WireError> {
     let backend = |b| convert::read_backend(b, now).map(Arc::new);
     Ok(FleetChange {
         start: change.start,
@@ -126,17 +129,17 @@ fn wire_loads(loads: &Loads, now: Moment) -> wire::FleetLoads {
     }
 }
 
-fn read_loads(loads: wire::FleetLoads, now: Moment) -> Result<Loads, Unknown> {
+fn read_loads(loads: wire::FleetLoads, now: Moment) -> Result<Loads, WireError> {
     let rank = |rank: &wire::RankLoad| {
-        let load = rank.load.as_ref().ok_or(Unknown("a rank's load"))?;
+        let load = rank.load.as_ref().ok_or(WireError::Missing("load"))?;
         Ok((convert::read_rank_number(rank.rank)?, convert::read_load(load, now)))
     };
     let backend = |b: &wire::BackendLoad| {
-        Ok((b.id.as_str().into(), b.ranks.iter().map(rank).collect::<Result<_, Unknown>>()?))
+        Ok((b.id.as_str().into(), b.ranks.iter().map(rank).collect::<Result<_, WireError>>()?))
     };
     Ok(Loads {
         start: loads.start,
         revision: loads.revision,
-        backends: loads.loads.iter().map(backend).collect::<Result<_, Unknown>>()?,
+        backends: loads.loads.iter().map(backend).collect::<Result<_, WireError>>()?,
     })
 }

@@ -6,4 +6,5 @@ mod drive;
 pub mod index;
 pub mod overhead;
 mod prompts;
+pub mod scrape;
 pub mod session;

@@ -71,7 +71,15 @@ enum BenchCommand {
     Index(bench::index::Args),
     /// The time of a routing decision over a session between edge and router
     Session(bench::session::Args),
-    /// The bare proxy of that comparison
+    /// CPU that telemetry takes for a thousand engines, and the time of a change to reach everybody
+    Scrape(bench::scrape::Args),
+    /// The engines of that bench
+    #[command(hide = true)]
+    ScrapeEngines(bench::scrape::EnginesArgs),
+    /// The telemetry of that bench
+    #[command(hide = true)]
+    ScrapeTelemetry(bench::scrape::TelemetryArgs),
+    /// The bare proxy of the comparison of overheads
     #[command(hide = true)]
     BareProxy(bench::bare_proxy::Args),
 }
@@ -97,6 +105,15 @@ impl Cli {
             }
             Command::Bench { command: BenchCommand::Index(args) } => bench::index::run(&args),
             Command::Bench { command: BenchCommand::Session(args) } => bench::session::run(&args),
+            Command::Bench { command: BenchCommand::Scrape(args) } => {
+                block_on(bench::scrape::run(args))
+            }
+            Command::Bench { command: BenchCommand::ScrapeEngines(args) } => {
+                block_on(bench::scrape::run_engines(args))
+            }
+            Command::Bench { command: BenchCommand::ScrapeTelemetry(args) } => {
+                block_on(bench::scrape::run_telemetry(args))
+            }
             Command::Bench { command: BenchCommand::BareProxy(args) } => {
                 block_on(bench::bare_proxy::run(args))
             }

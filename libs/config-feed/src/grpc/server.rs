@@ -5,10 +5,10 @@ use std::sync::Arc;
 use domain::BoxStream;
 use futures_util::{StreamExt, stream};
 use lifecycle::Drain;
-use proto::control as convert;
+use proto::WireError;
 use proto::control::v1 as wire;
 use proto::control::v1::control_server::{Control, ControlServer};
-use replication::Renew;
+use replication::{Epoch, Process, Renew};
 use tonic::{Request, Response, Status};
 
 use crate::{Hub, Position};
@@ -39,11 +39,10 @@ impl Control for ControlService {
     ) -> Result<Response<wire::RenewReply>, Status> {
         let wire::RenewRequest { member, known } = request.into_inner();
         let member = member.ok_or_else(|| Status::invalid_argument("there is no member"))?;
-        let member = convert::read_member(member)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let renew = Renew { member, known: convert::read_epoch(known) };
+        let member = member.try_into().map_err(refused)?;
+        let renew = Renew { member, known: known.map_or(Epoch::ZERO, Epoch::from) };
         let list = self.hub.renew(renew, lifecycle::monotonic());
-        Ok(Response::new(wire::RenewReply { list: list.as_ref().map(convert::member_list) }))
+        Ok(Response::new(wire::RenewReply { list: list.as_ref().map(Into::into) }))
     }
 
     async fn leave(
@@ -52,7 +51,8 @@ impl Control for ControlService {
     ) -> Result<Response<wire::LeaveReply>, Status> {
         let process = request.into_inner().process;
         let process = process.ok_or_else(|| Status::invalid_argument("there is no process"))?;
-        self.hub.leave(&convert::read_process(process), lifecycle::monotonic());
+        let process = Process::try_from(process).map_err(refused)?;
+        self.hub.leave(&process, lifecycle::monotonic());
         Ok(Response::new(wire::LeaveReply {}))
     }
 
@@ -62,7 +62,7 @@ impl Control for ControlService {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let wire::WatchRequest { process, store, revision } = request.into_inner();
         if let Some(process) = process {
-            let process = convert::read_process(process);
+            let process = Process::try_from(process).map_err(refused)?;
             tracing::info!(member.id = %process.id, revision, "a watch begins");
         }
         let watch = self.hub.watch(Position { store: store.into(), revision });
@@ -74,4 +74,8 @@ impl Control for ControlService {
         let until = async move { drain.signaled().await };
         Ok(Response::new(frames.take_until(Box::pin(until)).boxed()))
     }
+}
+
+fn refused(error: WireError) -> Status {
+    Status::invalid_argument(error.to_string())
 }
