@@ -164,11 +164,11 @@ pub(crate) async fn the_fleet_is_watched(rig: &Rig) {
 }
 
 pub(crate) async fn many_routes_at_once_are_all_answered(rig: &Rig) {
-    let asked = (0..500).map(|i| rig.client.route(route(i % 50)));
+    let asked = (0..2500).map(|i| rig.client.route(route(i % 50)));
     let decisions = futures_util::future::join_all(asked).await;
     let leases: HashSet<LeaseId> = decisions.into_iter().map(|d| d.unwrap().lease).collect();
-    assert_eq!(leases.len(), 500);
-    assert_eq!(rig.series.leases(), 500.0);
+    assert_eq!(leases.len(), 2500);
+    assert_eq!(rig.series.leases(), 2500.0);
     leases.into_iter().for_each(|lease| rig.client.report(finished(lease)));
     rig.series.reaches("all are released", |s| s.leases() == 0.0).await;
 }

@@ -14,6 +14,10 @@ use crate::ask::rejected;
 use crate::client::Shared;
 use crate::state::{Shape, State};
 
+/// Routers count as answering when none failed to for so long, so that one that answers half of
+/// the time does not fill the log.
+const ANSWERED_FOR: Duration = Duration::from_secs(1);
+
 impl Shared {
     /// Places a Route that no router answered. `None` if one did in this moment.
     pub(crate) fn decide_alone(
@@ -41,25 +45,24 @@ impl Shared {
         Ok(Some(decision))
     }
 
-    /// Whether some backend lists a model of the pool.
-    pub(crate) fn is_served(&self, pool: &PoolId) -> bool {
-        let model = pool.as_str().into();
-        self.fleet.borrow().backends.iter().any(|backend| backend.serves(&model))
-    }
-
     /// One line when the edge begins to decide alone, and one when it ends.
     fn is_unanswered(&self, is_first: bool) {
         self.metrics.decided_alone(is_first);
-        if self.metrics.is_alone.get() == 0 {
+        if self.alone_at.lock().replace(self.now()).is_none() {
             self.metrics.is_alone.set(1);
             tracing::warn!("no router answers: requests go where their prefixes went last");
         }
     }
 
     pub(crate) fn is_answered(&self) {
-        if self.metrics.is_alone.get() != 0 {
+        if self.metrics.is_alone.get() == 0 {
+            return;
+        }
+        let mut alone_at = self.alone_at.lock();
+        if alone_at.is_some_and(|at| self.now().since(at) >= ANSWERED_FOR) {
+            *alone_at = None;
             self.metrics.is_alone.set(0);
-            tracing::info!("a router answers again");
+            tracing::info!("routers answer again");
         }
     }
 }

@@ -24,16 +24,20 @@ const ANSWERS: usize = 16;
 
 pub(crate) async fn route(shared: Arc<Shared>, route: Route) -> Result<Decision, Rejected> {
     let started = shared.now();
-    let pool = shared.pool_of(&route.model);
     let hold_until = started + route.hold;
     let mut fleet = shared.fleet.clone();
     loop {
         fleet.mark_unchanged();
-        let result = once(&shared, &pool, &route, hold_until).await;
+        let result = match shared.pool_of(&route.model) {
+            Some(pool) => once(&shared, &pool, &route, hold_until).await,
+            None => Err(rejected(RejectReason::UnknownModel)),
+        };
         let now = shared.now();
-        let is_empty = result.as_ref().is_err_and(|r| r.reason == RejectReason::NoReadyBackend);
+        let may_change = result.as_ref().is_err_and(|rejected| {
+            matches!(rejected.reason, RejectReason::NoReadyBackend | RejectReason::UnknownModel)
+        });
         // A router that holds the Route answers when it is over; this is for an edge alone.
-        if !is_empty || now >= hold_until {
+        if !may_change || now >= hold_until {
             return result;
         }
         tokio::select! {
@@ -175,10 +179,7 @@ impl Asking<'_> {
                     return Some(Some(Ok(*decision)));
                 }
                 // This router has not heard of the model yet, though we have.
-                Answer::Rejected(rejected)
-                    if rejected.reason == RejectReason::UnknownModel
-                        && self.shared.is_served(self.pool) =>
-                {
+                Answer::Rejected(rejected) if rejected.reason == RejectReason::UnknownModel => {
                     self.refused.push(router.clone());
                     return Some(None);
                 }

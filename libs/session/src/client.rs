@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::{
-    Base, BoxFuture, BoxStream, Decision, Fleet, ModelId, Moment, Rejected, Report, Route,
-    RoutingClient,
+    BoxFuture, BoxStream, Decision, Fleet, ModelId, Moment, Rejected, Report, Route, RoutingClient,
 };
 use lifecycle::TaskSpawner;
 use parking_lot::Mutex;
@@ -52,19 +51,17 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     pub(crate) links: Links,
     pub(crate) pools: Mutex<Pools>,
+    /// When the edge decided alone last, while it counts as being alone.
+    pub(crate) alone_at: Mutex<Option<Moment>>,
     /// A stream was opened: who waits for one may try again.
     pub(crate) opened: Notify,
 }
 
-/// The pools of names that have no cache of their own, by one state of the fleet.
+/// The pools of all names that are served, by one state of the fleet.
 #[derive(Default)]
 pub(crate) struct Pools {
     fleet: Arc<Fleet>,
     of_names: HashMap<ModelId, PoolId>,
-}
-
-fn pool(model: &ModelId) -> PoolId {
-    PoolId::new(model.as_str())
 }
 
 impl SessionClient {
@@ -81,6 +78,7 @@ impl SessionClient {
             metrics,
             links: Links::new(lifecycle::monotonic()),
             pools: Mutex::default(),
+            alone_at: Mutex::default(),
             opened: Notify::new(),
         });
         let list = members.borrow().clone();
@@ -117,16 +115,23 @@ impl Shared {
         lifecycle::monotonic()
     }
 
-    /// The pool of a model: that of its base where it has no cache of its own.
-    pub(crate) fn pool_of(&self, model: &ModelId) -> PoolId {
+    /// The pool of a model: that of its base where it has no cache of its own. `None` for one
+    /// that no backend lists: what clients ask for must not make pools.
+    pub(crate) fn pool_of(&self, model: &ModelId) -> Option<PoolId> {
         let fleet = self.fleet.borrow().clone();
         let mut pools = self.pools.lock();
         if !Arc::ptr_eq(&pools.fleet, &fleet) {
-            let pool = |(id, base): (&ModelId, &Base)| (id.clone(), pool(&base.model));
-            pools.of_names = fleet.bases().into_iter().map(pool).collect();
-            pools.fleet = fleet;
+            let bases = fleet.bases();
+            let served = fleet.backends.iter().flat_map(|backend| &backend.models);
+            let pool = |id: &ModelId| {
+                let model = bases.get(id).map_or(id, |base| &base.model);
+                (id.clone(), PoolId::new(model.as_str()))
+            };
+            let of_names = served.map(|served| pool(&served.id)).collect();
+            drop(bases);
+            *pools = Pools { fleet, of_names };
         }
-        pools.of_names.get(model).cloned().unwrap_or_else(|| pool(model))
+        pools.of_names.get(model).cloned()
     }
 
     /// Tells the router that the pool would be asked of. `false` if there is none.

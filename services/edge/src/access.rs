@@ -16,7 +16,7 @@ use http::HeaderMap;
 use http::header::HeaderValue;
 use settings::Redacted;
 
-use crate::auth::{KeySource, Keyring, Refused, digest_from_hex};
+use crate::auth::{KeySource, Keyring, Refused};
 use crate::config::OnStale;
 use crate::error::Error;
 use crate::metrics::Families;
@@ -241,7 +241,7 @@ fn models(tenant: &desired::Tenant) -> Option<std::collections::HashSet<ModelId>
 
 /// A key without a digest that can be read opens nothing.
 fn add(keyring: &mut Keyring, key: &ApiKey) {
-    let added = digest_from_hex(&key.sha256)
+    let added = credentials::bytes_from_hex(&key.sha256)
         .is_some_and(|digest| keyring.insert(&key.id, key.tenant.clone(), digest, KeySource::Feed));
     if !added {
         tracing::warn!(

@@ -49,7 +49,7 @@ use rank::RankKey;
 use ranks::Ranks;
 pub(crate) use reconcile::Seat;
 use remote::Remote;
-pub(crate) use remote::{Answer, Asked};
+pub(crate) use remote::{Answer, RoutedFor};
 use report::Closing;
 
 /// Bytes of canonical text per token before anything was observed: English prose under the
@@ -184,6 +184,7 @@ impl Pool {
         state.advance(now);
         let mut reaped = state.reap(now);
         reaped.extend(state.end_orphans(now));
+        state.house(now);
         state.reconsider(now);
         state.ranks.refresh();
         state.show(now);
@@ -191,8 +192,8 @@ impl Pool {
     }
 
     /// As [`route`](Self::route) for an edge elsewhere, which names the lease.
-    pub(crate) fn ask(&self, key: &LeaseKey, route: &Route, now: Moment) -> Asked {
-        self.state.lock().ask(key, route, now)
+    pub(crate) fn route_for(&self, key: &LeaseKey, route: &Route, now: Moment) -> RoutedFor {
+        self.state.lock().route_for(key, route, now)
     }
 
     /// As [`report`](Self::report) for an edge elsewhere.

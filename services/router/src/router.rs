@@ -127,7 +127,7 @@ impl Router {
         let Some(pool) = self.named(pool) else {
             return Answer::Rejected(RejectReason::UnknownModel);
         };
-        let (answer, trace) = pool.ask(key, route, now);
+        let (answer, trace) = pool.route_for(key, route, now);
         let took = lifecycle::monotonic().seconds_since(now);
         self.families.decision_seconds.observe(took);
         if let Some((trace, id)) = trace {

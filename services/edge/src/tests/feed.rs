@@ -10,7 +10,7 @@ use domain::ErrorCode;
 use lifecycle::Lifecycle;
 use settings::{HumanDuration, Redacted};
 
-use crate::auth::GeneratedKey;
+use credentials::GeneratedKey;
 use crate::config::{OnStale, RawAuth};
 use crate::testing::*;
 

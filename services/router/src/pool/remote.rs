@@ -33,6 +33,8 @@ pub(super) struct Remote {
     sessions: Sessions,
     book: LeaseBook,
     by_key: HashMap<LeaseKey, Named>,
+    /// Leases of the book on ranks that are not here, or not yet.
+    homeless: Vec<LeaseKey>,
 }
 
 /// A lease under the name that its edge gave it.
@@ -62,10 +64,10 @@ pub(crate) enum Answer {
 }
 
 /// The answer; and if it was made now, how it came about, with the pool's own lease.
-pub(crate) type Asked = (Answer, Option<(Trace, Option<LeaseId>)>);
+pub(crate) type RoutedFor = (Answer, Option<(Trace, Option<LeaseId>)>);
 
 impl State {
-    pub(super) fn ask(&mut self, key: &LeaseKey, route: &Route, now: Moment) -> Asked {
+    pub(super) fn route_for(&mut self, key: &LeaseKey, route: &Route, now: Moment) -> RoutedFor {
         let (admission, changes) = self.remote.sessions.route(key, &self.remote.book, now);
         self.apply(changes, now);
         match admission {
@@ -164,6 +166,16 @@ impl State {
         self.apply(changes, now)
     }
 
+    /// Adopts leases whose ranks have come since.
+    pub(super) fn house(&mut self, now: Moment) {
+        for key in std::mem::take(&mut self.remote.homeless) {
+            let held = self.remote.book.get(&key).cloned();
+            if let Some(held) = held.filter(|_| !self.remote.by_key.contains_key(&key)) {
+                self.adopt(key, &held, now);
+            }
+        }
+    }
+
     pub(super) fn let_go(&mut self, now: Moment) {
         let held: Vec<LeaseId> = self.remote.by_key.values().map(|named| named.id).collect();
         for id in held {
@@ -209,7 +221,10 @@ impl State {
             let id = named.id;
             self.close(id, Closing::default(), now);
         }
-        let Some(at) = self.ranks.iter().position(|rank| rank.id == held.rank) else { return };
+        let Some(at) = self.ranks.iter().position(|rank| rank.id == held.rank) else {
+            self.remote.homeless.push(key);
+            return;
+        };
         let id = lease_id(self.number, self.next_lease);
         self.next_lease += 1;
         let blocks = self.adopt_blocks(at, held.blocks);

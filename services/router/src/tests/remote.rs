@@ -179,6 +179,20 @@ fn what_an_edge_placed_itself_is_in_flight_where_it_says_and_teaches_nothing() {
 }
 
 #[test]
+fn a_lease_on_a_rank_that_comes_later_counts_on_it_then() {
+    let bench = Bench::new(fleet_of(1));
+    let open =
+        vec![(LeaseId(1), on("b1", Phase::Generating)), (LeaseId(2), on("b1", Phase::Waiting))];
+    bench.router.resume(&pool(), &resume(1, open), bench.now);
+    bench.hear(2, Report::Cancelled { lease: LeaseId(2) });
+    bench.reconcile(fleet_of(2));
+    bench.router.tick(bench.now);
+    assert_eq!(bench.in_flight("b1"), 1);
+    bench.hear(1, Report::Cancelled { lease: LeaseId(1) });
+    assert_eq!((bench.in_flight("b1"), bench.held().len()), (0, 0));
+}
+
+#[test]
 fn a_later_process_of_an_edge_ends_what_the_earlier_one_held() {
     let mut bench = Bench::new(fleet_of(3));
     bench.booked(&key(1));
