@@ -55,8 +55,7 @@ const HTTP_CRATES: &[&str] = &[
     "tower",
     "tower-http",
 ];
-const HTTP_LIBRARIES: &[&str] =
-    &["engine", "lifecycle", "proto", "rpc", "session", "config-feed"];
+const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto", "rpc", "session", "config-feed"];
 
 /// Crates that only pure code must not know: it is synchronous and takes `now`.
 const RUNTIME_CRATES: &[&str] = &["tokio", "tokio-stream", "tokio-util"];

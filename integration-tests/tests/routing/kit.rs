@@ -213,7 +213,8 @@ impl EdgeNode {
         let metrics = session::Metrics::default();
         metrics.register(&registry).unwrap();
         let client = SessionClient::start(
-            Config::new(raw).unwrap(),
+            Config::new(raw, rpc::ClientConfig::new(rpc::RawClientConfig::default()).unwrap())
+                .unwrap(),
             session::Deps {
                 spawner: lifecycle.spawner(),
                 me,

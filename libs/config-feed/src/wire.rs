@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use domain::Moment;
 use prost::Message;
-use proto::control::v1::{self as wire, watch_event::Kind};
 use proto::WireError;
+use proto::control::v1::{self as wire, watch_event::Kind};
 use proto::control::{self as convert};
 use replication::Epoch;
 
@@ -50,12 +50,8 @@ pub(crate) fn decode(bytes: Bytes, now: Moment) -> Result<Option<Event>, String>
         Kind::Synced(wire::Synced { store, revision }) => {
             Event::Synced(Position { store: store.into(), revision })
         }
-        Kind::Fleet(change) => {
-            Event::Fleet(Arc::new(read_change(change, now).map_err(text)?))
-        }
-        Kind::Loads(loads) => {
-            Event::Loads(Arc::new(read_loads(loads, now).map_err(text)?))
-        }
+        Kind::Fleet(change) => Event::Fleet(Arc::new(read_change(change, now).map_err(text)?)),
+        Kind::Loads(loads) => Event::Loads(Arc::new(read_loads(loads, now).map_err(text)?)),
         Kind::Members(list) => Event::Members(list.try_into().map_err(text)?),
         Kind::Heartbeat(heartbeat) => Event::Heartbeat(Heartbeat {
             position: Position { store: heartbeat.store.into(), revision: heartbeat.revision },

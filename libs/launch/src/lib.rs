@@ -3,9 +3,11 @@
 //!
 //! A service's binary is a [`Program`]: what its config file looks like, how it is checked, and
 //! how it starts. [`run`] does the rest. The sections that several config files share are in
-//! [`sections`].
+//! [`sections`], what makes a process a
+//! member of a region in [`region`].
 
 mod program;
+pub mod region;
 pub mod sections;
 
 pub use program::{Args, Program, Started, run};

@@ -35,13 +35,21 @@ impl Default for RawAdmin {
 }
 
 /// Section `[region]`.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawRegion {
+    /// Its name on the bus: 1 to 32 lower-case letters, digits and dashes.
+    pub name: String,
     /// Goes into every block key, so that nobody outside can guess which prompts share a prefix.
     /// Drawn at start when absent, which suits a single process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretRef>,
+}
+
+impl Default for RawRegion {
+    fn default() -> Self {
+        Self { name: "local".to_owned(), secret: None }
+    }
 }
 
 /// One `[[models]]`.

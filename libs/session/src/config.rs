@@ -1,8 +1,8 @@
-//! The section `[edge.routers]`.
+//! The section `[routers]`.
 
 use std::time::Duration;
 
-use rpc::{ClientConfig, RawClientConfig, RawTls};
+use rpc::ClientConfig;
 use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, SettingsError};
 
@@ -20,10 +20,6 @@ pub struct RawConfig {
     pub streams: u32,
     /// How long a router's answer is waited for before the edge decides by itself.
     pub answer_deadline: HumanDuration,
-    /// Call routers without TLS on addresses that are not loopback.
-    pub allow_plaintext: bool,
-    /// Certificates; without them nothing is encrypted.
-    pub tls: RawTls,
 }
 
 impl Default for RawConfig {
@@ -31,8 +27,6 @@ impl Default for RawConfig {
         Self {
             streams: STREAMS,
             answer_deadline: HumanDuration::from_millis(ANSWER_DEADLINE.as_millis() as u64),
-            allow_plaintext: false,
-            tls: RawTls::default(),
         }
     }
 }
@@ -46,12 +40,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// Checks the section and reads the certificates.
+    /// Checks the section. Routers are called by `client`.
     ///
     /// # Errors
-    /// A number is out of its range, or TLS is not whole. The key is relative to the section.
-    pub fn new(raw: RawConfig) -> Result<Self, SettingsError> {
-        let RawConfig { streams, answer_deadline, allow_plaintext, tls } = raw;
+    /// A number is out of its range. The key is relative to the section.
+    pub fn new(raw: RawConfig, client: ClientConfig) -> Result<Self, SettingsError> {
+        let RawConfig { streams, answer_deadline } = raw;
         if !(1..=16).contains(&streams) {
             return Err(SettingsError::new("streams", "1 to 16 are allowed"));
         }
@@ -60,7 +54,6 @@ impl Config {
             let message = "more than zero and at most 10s is allowed";
             return Err(SettingsError::new("answer_deadline", message));
         }
-        let client = ClientConfig::new(RawClientConfig { allow_plaintext, tls })?;
         Ok(Self { streams: streams as usize, answer_deadline, client })
     }
 }
@@ -73,7 +66,8 @@ mod tests {
 
     fn check(text: &str) -> Result<Config, String> {
         let raw: RawConfig = load_str("test.toml", text).map_err(|e| e.to_string())?;
-        Config::new(raw).map_err(|e| e.to_string())
+        let client = ClientConfig::new(rpc::RawClientConfig::default());
+        Config::new(raw, client.unwrap()).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -82,8 +76,7 @@ mod tests {
         assert_eq!((config.streams, config.answer_deadline.as_millis()), (4, 20));
         assert!(check("streams = 0").unwrap_err().starts_with("streams: 1 to 16"));
         assert!(check("answer_deadline = '0s'").unwrap_err().starts_with("answer_deadline: more"));
-        assert!(check("[tls]\nca = 'x'").unwrap_err().starts_with("tls.cert: TLS is mutual"));
-        for text in ["stream = 1", "deadline = '1s'", "[tls]\ncert_file = ''"] {
+        for text in ["stream = 1", "deadline = '1s'", "tls = 1"] {
             assert!(check(text).unwrap_err().contains("unknown key"), "{text}");
         }
     }

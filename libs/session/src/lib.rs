@@ -7,7 +7,7 @@
 //! it knows itself and tells a router later. [`replication::Holdings`] keeps what is held where:
 //! what was lost on the way, or with a stream, is found by its audits.
 //!
-//! - [`RawConfig`], [`Config`]: the section `[edge.routers]`
+//! - [`RawConfig`], [`Config`]: the section `[routers]`
 //! - [`Deps`], [`SessionClient`]: what it needs, what it gives
 //! - `state`: leases, waiting Routes, own decisions: everything under one lock
 //! - `ask`: one Route, from router to router

@@ -34,6 +34,7 @@ mod limits;
 mod metrics;
 mod models;
 mod prepare;
+pub mod process;
 mod record;
 mod refusal;
 mod response;

@@ -24,6 +24,7 @@ mod explain;
 mod metrics;
 mod ownership;
 mod pool;
+pub mod process;
 mod router;
 mod service;
 mod sessions;

@@ -29,6 +29,7 @@ mod metrics;
 mod network;
 mod parity;
 mod prober;
+pub mod process;
 mod publish;
 mod registry;
 mod service;

@@ -10,9 +10,9 @@ use domain::ErrorCode;
 use lifecycle::Lifecycle;
 use settings::{HumanDuration, Redacted};
 
-use credentials::GeneratedKey;
 use crate::config::{OnStale, RawAuth};
 use crate::testing::*;
+use credentials::GeneratedKey;
 
 /// A telemetry whose documents an edge follows.
 struct Desired {

@@ -184,7 +184,8 @@ impl Bed {
         let list = MemberList { epoch: Epoch { term: 1, number: 1 }, members: vec![member].into() };
         let (_, members) = watch::channel(list);
         let raw = session::RawConfig { streams: args.streams, ..session::RawConfig::default() };
-        let config = session::Config::new(raw)?;
+        let config =
+            session::Config::new(raw, rpc::ClientConfig::new(rpc::RawClientConfig::default())?)?;
         let client = {
             let _inside = edge.enter();
             SessionClient::start(

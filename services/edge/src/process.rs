@@ -1,0 +1,185 @@
+//! The edge as a process of its own: `warmpath-edge`.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use domain::{BackendState, Fleet};
+use instrumentation::{LogConfig, Registry};
+use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
+use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models};
+use launch::{Program, Started};
+use lifecycle::{Lifecycle, Readiness, ServeLimits};
+use replication::Role;
+use rpc::{ClientConfig, RawClientConfig};
+use serde::{Deserialize, Serialize};
+use session::SessionClient;
+use settings::{NamedCredential, Redacted, SettingsError};
+use tokio::sync::watch;
+
+use crate::{Config as EdgeConfig, Deps, Keys, RawAuth, RawConfig as RawEdge, RawKey, RawTenant};
+
+/// The edge cuts what is still open so long before the process gives up on it, so that the error
+/// event reaches its client.
+const CUT_MARGIN: Duration = Duration::from_secs(1);
+
+/// What must hold before traffic is welcome.
+const A_BACKEND_IS_READY: &str = "a backend is ready";
+
+/// The config file as it stands.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawConfig {
+    /// Where and how clients are served.
+    pub edge: RawEdge,
+    /// How routers are asked.
+    pub routers: session::RawConfig,
+    /// Who this process is.
+    pub member: RawMember,
+    /// How peers are called.
+    pub rpc: RawClientConfig,
+    /// What all services of a region share.
+    pub region: RawRegion,
+    /// The port for operators.
+    pub admin: RawAdmin,
+    /// Logs.
+    pub log: LogConfig,
+    /// Models with their tokenizers.
+    pub models: Vec<RawModel>,
+    /// Tenants beside those that telemetry has.
+    pub tenants: Vec<RawTenant>,
+    /// API keys beside those that telemetry has.
+    pub keys: Vec<RawKey>,
+    /// Keys that are changed while it runs.
+    pub auth: RawAuth,
+    /// What backends ask for, by the name that their documents give.
+    pub credentials: Vec<NamedCredential>,
+}
+
+/// The config file, checked.
+pub struct Config {
+    edge: EdgeConfig,
+    routers: session::Config,
+    member: MemberConfig,
+    client: ClientConfig,
+    region_secret: Redacted<Vec<u8>>,
+    admin: SocketAddr,
+    drain_timeout: Duration,
+    log: LogConfig,
+    models: Models,
+    credentials: HashMap<String, Redacted<String>>,
+}
+
+/// The process.
+pub struct Edge;
+
+impl Program for Edge {
+    const NAME: &'static str = "warmpath-edge";
+    type Raw = RawConfig;
+    type Config = Config;
+
+    fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+        let drain_timeout = raw.admin.drain_timeout.get();
+        let client = ClientConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?;
+        Ok(Config {
+            edge: EdgeConfig::new(raw.edge, &raw.auth, raw.tenants, raw.keys, Keys::OfFeed)?
+                .drain_within(drain_timeout.saturating_sub(CUT_MARGIN)),
+            routers: session::Config::new(raw.routers, client.clone())
+                .map_err(|e| e.under("routers"))?,
+            member: MemberConfig::new(raw.member)?,
+            client,
+            region_secret: shared_secret(raw.region.secret.as_ref())?,
+            admin: raw.admin.listen,
+            drain_timeout,
+            log: raw.log,
+            models: load_models(&raw.models)?,
+            credentials: settings::resolve_credentials(&raw.credentials)?,
+        })
+    }
+
+    fn log(config: &Config) -> &LogConfig {
+        &config.log
+    }
+
+    fn drain_timeout(config: &Config) -> Duration {
+        config.drain_timeout
+    }
+
+    async fn start(config: Config) -> anyhow::Result<Started> {
+        start(config).await
+    }
+}
+
+async fn start(config: Config) -> anyhow::Result<Started> {
+    let lifecycle = Lifecycle::new();
+    let registry = Registry::new();
+    lifecycle.register(&registry)?;
+    instrumentation::register_build_info(&registry, Edge::NAME, env!("CARGO_PKG_VERSION"))?;
+    let listener = lifecycle::bind(config.edge.listen()).await.context("edge.listen")?;
+    let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
+    let admin_address = admin_listener.local_addr()?;
+    let background = lifecycle.background();
+
+    let me = config.member.process();
+    let feed = config.member.follow(
+        &me,
+        (Role::Edge, ""),
+        &config.client,
+        (&registry, background.clone()),
+    )?;
+    let metrics = session::Metrics::default();
+    metrics.register(&registry)?;
+    let routing = SessionClient::start(
+        config.routers,
+        session::Deps {
+            spawner: background.clone(),
+            me: me.clone(),
+            fingerprint: fingerprint(&config.region_secret),
+            fleet: feed.fleet(),
+            members: feed.members(),
+            metrics,
+        },
+    );
+    let edge = config.edge.build(Deps {
+        registry: registry.clone(),
+        spawner: lifecycle.spawner(),
+        routing: Arc::new(routing),
+        listener,
+        models: config.models,
+        // Backends that telemetry's file has a key for name no credential.
+        engine_keys: HashMap::new(),
+        credentials: config.credentials,
+        feed: Some(feed.clone()),
+        region_secret: config.region_secret,
+    })?;
+    let address = edge.address();
+
+    let readiness = Readiness::new(lifecycle.drain());
+    readiness.require(A_BACKEND_IS_READY);
+    let admin = lifecycle::admin::router(registry.clone(), readiness.clone());
+    background.spawn("readiness", follow_readiness(feed.fleet(), readiness));
+    let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
+    background.spawn("admin", serving);
+    lifecycle.spawn("edge", edge.run(lifecycle.drain()));
+    tracing::info!(
+        edge.listen = %address,
+        admin.listen = %admin_address,
+        member.id = %me.id,
+        version = env!("CARGO_PKG_VERSION"),
+        "serving"
+    );
+    Ok(Started { lifecycle, registry })
+}
+
+async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {
+    loop {
+        let is_ready =
+            fleet.borrow_and_update().backends.iter().any(|b| b.state == BackendState::Ready);
+        readiness.set(A_BACKEND_IS_READY, is_ready);
+        if fleet.changed().await.is_err() {
+            return;
+        }
+    }
+}

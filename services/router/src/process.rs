@@ -1,0 +1,158 @@
+//! The router as a process of its own: `warmpath-router`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use domain::Fleet;
+use instrumentation::{LogConfig, Registry};
+use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
+use launch::sections::{RawAdmin, RawRegion};
+use launch::{Program, Started};
+use lifecycle::{Drain, Lifecycle, Readiness, ServeLimits};
+use replication::Role;
+use rpc::{RawServerConfig, ServerConfig};
+use serde::{Deserialize, Serialize};
+use settings::{Redacted, SettingsError};
+use tokio::sync::watch;
+
+use crate::{Config as RouterConfig, Deps, RawConfig as RawRouter, SessionDeps};
+
+/// What must hold before edges are served: without it every model is unknown.
+const THE_FLEET_IS_KNOWN: &str = "the fleet is known";
+
+/// The config file as it stands.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawConfig {
+    /// How backends are chosen.
+    pub router: RawRouter,
+    /// Who this process is.
+    pub member: RawMember,
+    /// Where edges and other routers connect.
+    pub rpc: RawServerConfig,
+    /// What all services of a region share.
+    pub region: RawRegion,
+    /// The port for operators.
+    pub admin: RawAdmin,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+/// The config file, checked.
+pub struct Config {
+    router: RouterConfig,
+    member: MemberConfig,
+    rpc: ServerConfig,
+    region_secret: Redacted<Vec<u8>>,
+    admin: SocketAddr,
+    drain_timeout: Duration,
+    log: LogConfig,
+}
+
+/// The process.
+pub struct RouterProcess;
+
+impl Program for RouterProcess {
+    const NAME: &'static str = "warmpath-router";
+    type Raw = RawConfig;
+    type Config = Config;
+
+    fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+        Ok(Config {
+            router: RouterConfig::new(raw.router)?,
+            member: MemberConfig::new(raw.member)?,
+            rpc: ServerConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?,
+            region_secret: shared_secret(raw.region.secret.as_ref())?,
+            admin: raw.admin.listen,
+            drain_timeout: raw.admin.drain_timeout.get(),
+            log: raw.log,
+        })
+    }
+
+    fn log(config: &Config) -> &LogConfig {
+        &config.log
+    }
+
+    fn drain_timeout(config: &Config) -> Duration {
+        config.drain_timeout
+    }
+
+    async fn start(config: Config) -> anyhow::Result<Started> {
+        start(config).await
+    }
+}
+
+async fn start(config: Config) -> anyhow::Result<Started> {
+    let lifecycle = Lifecycle::new();
+    let registry = Registry::new();
+    lifecycle.register(&registry)?;
+    instrumentation::register_build_info(
+        &registry,
+        RouterProcess::NAME,
+        env!("CARGO_PKG_VERSION"),
+    )?;
+    let listener = lifecycle::bind(config.rpc.listen()).await.context("rpc.listen")?;
+    let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
+    let (rpc_address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
+    let background = lifecycle.background();
+
+    let rpc_metrics = rpc::Metrics::default();
+    rpc_metrics.register(&registry)?;
+    let server = rpc::Server::new(listener, &config.rpc, rpc_metrics)?;
+    let me = config.member.process();
+    let feed = config.member.follow(
+        &me,
+        (Role::Router, server.address()),
+        config.rpc.client(),
+        (&registry, background.clone()),
+    )?;
+    let mut router = config.router.build(Deps {
+        registry: registry.clone(),
+        fleet: feed.fleet(),
+        members: feed.members(),
+    })?;
+    let sessions = router.sessions(SessionDeps {
+        registry: registry.clone(),
+        spawner: lifecycle.spawner(),
+        me: me.clone(),
+        fingerprint: fingerprint(&config.region_secret),
+    })?;
+
+    let readiness = Readiness::new(lifecycle.drain());
+    readiness.require(THE_FLEET_IS_KNOWN);
+    let admin = lifecycle::admin::router(registry.clone(), readiness.clone())
+        .merge(crate::api::admin_routes(router.admin()));
+    background.spawn("readiness", follow_readiness(feed.fleet(), readiness));
+    let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
+    background.spawn("admin", serving);
+    background.spawn("router", router.run(background.drain()));
+    let routes = tonic::service::Routes::new(sessions.service());
+    lifecycle.spawn("rpc", serve(server, routes, lifecycle.drain()));
+    tracing::info!(
+        rpc.listen = %rpc_address,
+        admin.listen = %admin_address,
+        member.id = %me.id,
+        version = env!("CARGO_PKG_VERSION"),
+        "serving"
+    );
+    Ok(Started { lifecycle, registry })
+}
+
+async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {
+    if let Err(error) = server.run(routes, drain).await {
+        tracing::error!(%error, "the gRPC port is closed");
+    }
+}
+
+/// A router that knows no fleet would tell every edge that its model is unknown.
+async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {
+    loop {
+        let is_known = fleet.borrow_and_update().revision > 0;
+        readiness.set(THE_FLEET_IS_KNOWN, is_known);
+        if fleet.changed().await.is_err() {
+            return;
+        }
+    }
+}
