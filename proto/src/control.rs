@@ -12,10 +12,9 @@ use domain::{
     Backend, BackendState, Base, CacheConfig, EngineKind, Incarnation, LoadSample, ModelId, Moment,
     RankState, ServedModel,
 };
-use replication::{Epoch, Member, MemberId, MemberList, Process, Role};
 
 use self::v1 as wire;
-use crate::common::v1 as common;
+use crate::WireError;
 
 /// A backend, its loads as old as they are at `now`.
 pub fn backend(backend: &Backend, now: Moment) -> wire::Backend {

@@ -133,7 +133,7 @@ fn wanted_samples_are_read_as_from_the_whole_page() {
     let expected: Vec<_> =
         whole.samples().iter().filter(|s| names.contains(&s.name)).copied().collect();
     assert_eq!(page.samples(), expected);
-    assert!(expected.len() > 8);
+    assert!(expected.len() >= 8);
     let at = domain::Moment::ZERO;
     assert_eq!(crate::vllm::read(&page, at), crate::vllm::read(&whole, at));
 }
