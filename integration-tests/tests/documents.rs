@@ -114,7 +114,7 @@ fn complete() -> RawConfig {
             tie_margin_fraction: Some(0.02),
             tie_margin_seconds: Some(0.002),
         },
-        region: RawRegion { secret: secret() },
+        region: RawRegion { secret: secret(), ..RawRegion::default() },
         backends: vec![telemetry::RawBackend {
             id: "a".to_owned(),
             url: "http://127.0.0.1:1".to_owned(),

@@ -48,7 +48,7 @@ pub struct RawRegion {
 
 impl Default for RawRegion {
     fn default() -> Self {
-        Self { name: "local".to_owned(), secret: None }
+        Self { name: "default".to_owned(), secret: None }
     }
 }
 

@@ -10,7 +10,7 @@ use lifecycle::{Drain, Lifecycle, ShutdownOutcome};
 use proto::control::v1::control_client::ControlClient;
 use proto::control::v1::control_server::{Control, ControlServer};
 use proto::control::v1::{
-    LeaveReply, LeaveRequest, RenewReply, RenewRequest, WatchEvent, WatchRequest,
+    LeaveReply, LeaveRequest, RenewReply, RenewRequest, WatchFrame, WatchRequest,
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rpc::{ClientConfig, Metrics, RawClientConfig, RawServerConfig, RawTls, Server, ServerConfig};
@@ -36,7 +36,7 @@ impl Control for Double {
     }
 
     type WatchStream =
-        Pin<Box<dyn futures_util::Stream<Item = Result<WatchEvent, Status>> + Send + 'static>>;
+        Pin<Box<dyn futures_util::Stream<Item = Result<WatchFrame, Status>> + Send + 'static>>;
 
     async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let (events, receiver) = tokio::sync::mpsc::channel(1);
