@@ -181,7 +181,7 @@ mod tests {
         assert!(other.set_list(&list(1, &routers)).is_empty(), "no newer list");
         let restarted = Process { incarnation: Incarnation(2), ..first };
         let newer = list(2, &[restarted.clone(), second]);
-        assert_eq!(other.set_list(&newer), [pool.clone()]);
+        assert_eq!(other.set_list(&newer), std::slice::from_ref(&pool));
         assert_eq!(other.asked(&pool, at(5400), 5400), Standing::Other(Some(restarted.clone())));
         let mut owner = Ownership::new(restarted, newer);
         let Standing::Serves(next) = owner.asked(&pool, at(0), 5401) else { panic!("first") };
