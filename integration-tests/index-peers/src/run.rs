@@ -10,9 +10,9 @@ use crate::ops::{Fleet, Op};
 use crate::subjects::{self, Request, Subject};
 
 /// Requests of a warm pass that one subject serves before it is the next one's turn; so few that
-/// their events take little memory. A measured pass is one turn: cut into shorter ones, every
-/// subject would begin each of them with the others' data in the CPU's caches, and the larger an
-/// index is, the more that costs it.
+/// their events take little memory. The last warm pass and the measured one are one turn: cut into
+/// shorter ones, every subject would begin each of them with the others' data in the CPU's caches,
+/// and the larger an index is, the more that costs it.
 const WARM_TURN: usize = 500;
 
 /// Requests after which all subjects must name the same holders.
@@ -60,7 +60,7 @@ pub fn round(spec: &Spec, load: &IndexLoad, only: Option<&str>) -> (usize, Vec<F
         entrants.retain(|entrant| entrant.subject.name() == only);
     }
     let mut fleet = Fleet::new(spec.workers, spec.capacity_blocks);
-    for _ in 0..spec.warm_passes {
+    for _ in 1..spec.warm_passes {
         pass(&mut fleet, load, WARM_TURN, |requests| {
             for entrant in &mut entrants {
                 let before = live_bytes() as isize;
@@ -70,13 +70,19 @@ pub fn round(spec: &Spec, load: &IndexLoad, only: Option<&str>) -> (usize, Vec<F
             }
         });
     }
+    let last_warm = whole_pass(&mut fleet, load);
     let entries = fleet.entries();
-    pass(&mut fleet, load, load.len(), |requests| {
-        for entrant in &mut entrants {
-            entrant.subject.prepare(requests);
-            entrant.spent += entrant.subject.run();
-        }
-    });
+    let measured = whole_pass(&mut fleet, load);
+    for entrant in &mut entrants {
+        let before = live_bytes() as isize;
+        entrant.subject.prepare(&of(&last_warm, load));
+        let inputs = live_bytes() as isize;
+        entrant.subject.prepare(&of(&measured, load));
+        let inputs = live_bytes() as isize - inputs;
+        entrant.subject.run();
+        entrant.bytes += live_bytes() as isize - before - inputs;
+        entrant.spent += entrant.subject.run();
+    }
     check(&mut entrants, load);
     let figure = |entrant: &Entrant| Figure {
         subject: entrant.subject.name(),
@@ -98,10 +104,17 @@ fn pass(fleet: &mut Fleet, load: &IndexLoad, turn: usize, mut serve: impl FnMut(
     for first in (0..load.len()).step_by(turn) {
         let last = (first + turn).min(load.len());
         let ops: Vec<Op> = (first..last).map(|n| fleet.op(n, load.prompt(n))).collect();
-        let requests: Vec<Request<'_>> =
-            ops.iter().map(|op| Request { op, prompt: load.prompt(op.request) }).collect();
-        serve(&requests);
+        serve(&of(&ops, load));
     }
+}
+
+/// What the workers' caches do in one pass over the load.
+fn whole_pass(fleet: &mut Fleet, load: &IndexLoad) -> Vec<Op> {
+    (0..load.len()).map(|n| fleet.op(n, load.prompt(n))).collect()
+}
+
+fn of<'a>(ops: &'a [Op], load: &'a IndexLoad) -> Vec<Request<'a>> {
+    ops.iter().map(|op| Request { op, prompt: load.prompt(op.request) }).collect()
 }
 
 /// All must agree, or the comparison compares different things.

@@ -25,10 +25,12 @@ pub trait Subject {
     /// The name in tables.
     fn name(&self) -> &'static str;
 
-    /// Makes the inputs for these requests as the index takes them.
+    /// Makes the inputs for these requests as the index takes them, behind those that were made
+    /// and not run yet.
     fn prepare(&mut self, requests: &[Request<'_>]);
 
-    /// Looks up, stores and removes what was prepared. Returns the CPU time.
+    /// Looks up, stores and removes what was prepared by the oldest call that was not run yet.
+    /// Returns the CPU time.
     fn run(&mut self) -> Duration;
 
     /// Who holds how many leading blocks of the prompt, ordered by worker.

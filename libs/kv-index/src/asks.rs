@@ -13,6 +13,9 @@ use domain::BlockKey;
 /// one, longer ones go on protecting conversations that have ended.
 const MEMORY_REQUESTS: f32 = 150.0;
 
+/// Below this share of the memory an exponential is not worth a call.
+const SHORT: f32 = 1.0 / 32.0;
+
 /// Counts of evicted runs that are kept for each rank: about those of as many of its requests as
 /// a count is kept for.
 const KEPT_PER_RANK: usize = 128;
@@ -50,10 +53,12 @@ impl AskClock {
     }
 
     fn fading(self, then: u32) -> f32 {
-        match self.bookings.wrapping_sub(then) {
-            0 => 1.0,
-            elapsed => (-(elapsed as f32) / self.memory).exp(),
+        let x = self.bookings.wrapping_sub(then) as f32 / self.memory;
+        if x < SHORT {
+            // The first terms of the series, which are all that shows in an `f32`.
+            return 1.0 - x * (1.0 - x * (0.5 - x / 6.0));
         }
+        (-x).exp()
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`rank`], [`lease`]: the objects that counts and bookings belong to; [`ranks`]: all of them, and
 //!   what a choice reads of each
 //! - [`reconcile`]: ranks come, change and go with the fleet
+//! - [`prospect`]: what every rank would do with a prompt
 //! - [`decide`]: a Route becomes a booked choice
 //! - [`report`]: what became of it
 //! - [`remote`]: leases that edges in other processes hold
@@ -19,6 +20,7 @@ mod feedback;
 mod lease;
 mod measure;
 mod profile;
+mod prospect;
 mod rank;
 mod ranks;
 mod reconcile;

@@ -1,5 +1,6 @@
 //! `kv-index`: the chain index, sharded above the workers that one of them takes.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::rc::Rc;
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub struct Chain {
     names: Rc<Names>,
     ids: Vec<u32>,
     maps: Vec<ChainBlockMap>,
-    prepared: Vec<Prepared>,
+    prepared: VecDeque<Vec<Prepared>>,
 }
 
 impl Chain {
@@ -46,7 +47,7 @@ impl Chain {
             .collect::<Result<_, _>>()
             .expect("there are shards for all workers");
         let maps = (0..workers).map(|_| ChainBlockMap::new()).collect();
-        Self { index, lookup, names, ids, maps, prepared: Vec::new() }
+        Self { index, lookup, names, ids, maps, prepared: VecDeque::new() }
     }
 }
 
@@ -72,13 +73,14 @@ impl Subject for Chain {
                 .collect(),
             removed: op.victims.iter().map(|block| SequenceHash(self.names.of(*block))).collect(),
         };
-        self.prepared = requests.iter().map(prepare).collect();
+        self.prepared.push_back(requests.iter().map(prepare).collect());
     }
 
     fn run(&mut self) -> Duration {
+        let prepared = self.prepared.pop_front().unwrap_or_default();
         let clock = ThreadClock::own();
         let begin = clock.now();
-        for request in &self.prepared {
+        for request in &prepared {
             match self.lookup {
                 Lookup::Map => {
                     black_box(self.index.find_matches(&request.prompt, false));
@@ -99,7 +101,6 @@ impl Subject for Chain {
             }
         }
         let spent = clock.now() - begin;
-        self.prepared = Vec::new();
         spent
     }
 

@@ -1,5 +1,6 @@
 //! `dynamo-kv-router`: three indexes that take the same events.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,12 +76,12 @@ fn ordered(scores: &OverlapScores) -> Vec<(u32, u32)> {
 pub struct Radix {
     tree: RadixTree,
     names: Rc<Names>,
-    prepared: Vec<Prepared>,
+    prepared: VecDeque<Vec<Prepared>>,
 }
 
 impl Radix {
     pub fn new(names: Rc<Names>) -> Self {
-        Self { tree: RadixTree::new(), names, prepared: Vec::new() }
+        Self { tree: RadixTree::new(), names, prepared: VecDeque::new() }
     }
 }
 
@@ -90,11 +91,11 @@ impl Subject for Radix {
     }
 
     fn prepare(&mut self, requests: &[Request<'_>]) {
-        self.prepared = prepare(&self.names, requests);
+        self.prepared.push_back(prepare(&self.names, requests));
     }
 
     fn run(&mut self) -> Duration {
-        let prepared = std::mem::take(&mut self.prepared);
+        let prepared = self.prepared.pop_front().unwrap_or_default();
         let clock = ThreadClock::own();
         let begin = clock.now();
         for Prepared { prompt, events } in prepared {
@@ -116,7 +117,7 @@ pub struct Positional {
     index: PositionalIndexer,
     blocks: FxHashMap<WorkerWithDpRank, LevelIndex>,
     names: Rc<Names>,
-    prepared: Vec<Prepared>,
+    prepared: VecDeque<Vec<Prepared>>,
 }
 
 impl Positional {
@@ -125,7 +126,7 @@ impl Positional {
             index: PositionalIndexer::new_with_mode(JUMP, SearchMode::Strided),
             blocks: FxHashMap::default(),
             names,
-            prepared: Vec::new(),
+            prepared: VecDeque::new(),
         }
     }
 }
@@ -136,11 +137,11 @@ impl Subject for Positional {
     }
 
     fn prepare(&mut self, requests: &[Request<'_>]) {
-        self.prepared = prepare(&self.names, requests);
+        self.prepared.push_back(prepare(&self.names, requests));
     }
 
     fn run(&mut self) -> Duration {
-        let prepared = std::mem::take(&mut self.prepared);
+        let prepared = self.prepared.pop_front().unwrap_or_default();
         let clock = ThreadClock::own();
         let begin = clock.now();
         for Prepared { prompt, events } in prepared {
@@ -165,7 +166,7 @@ pub struct Compressed {
     clock: ThreadClock,
     _thread: JoinHandle<()>,
     names: Rc<Names>,
-    prepared: Vec<Prepared>,
+    prepared: VecDeque<Vec<Prepared>>,
 }
 
 impl Compressed {
@@ -177,7 +178,7 @@ impl Compressed {
             for_thread.worker(receiver, None).expect("the thread ends with its channel");
         });
         let clock = ThreadClock::of(&thread);
-        Self { tree, sender, clock, _thread: thread, names, prepared: Vec::new() }
+        Self { tree, sender, clock, _thread: thread, names, prepared: VecDeque::new() }
     }
 
     /// CPU time of these events.
@@ -199,11 +200,11 @@ impl Subject for Compressed {
     }
 
     fn prepare(&mut self, requests: &[Request<'_>]) {
-        self.prepared = prepare(&self.names, requests);
+        self.prepared.push_back(prepare(&self.names, requests));
     }
 
     fn run(&mut self) -> Duration {
-        let mut prepared = std::mem::take(&mut self.prepared);
+        let mut prepared = self.prepared.pop_front().unwrap_or_default();
         let own = ThreadClock::own();
         let mut spent = Duration::ZERO;
         for batch in prepared.chunks_mut(BATCH) {

@@ -1,5 +1,6 @@
 //! Our index: it evicts by itself.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub struct Warmpath {
     slots: Vec<Slot>,
     matches: Matches,
     keys: Vec<Vec<BlockKey>>,
-    prepared: Vec<(usize, u32)>,
+    prepared: VecDeque<Vec<(usize, u32)>>,
 }
 
 impl Warmpath {
@@ -34,7 +35,7 @@ impl Warmpath {
         // Every prompt ends within a block: one block beside the cached ones.
         let slots = (0..workers).map(|_| index.add_rank(capacity as u32 + 1)).collect();
         let keys = (0..load.len()).map(|request| load.keys(request)).collect();
-        Self { report, index, slots, matches: Matches::default(), keys, prepared: Vec::new() }
+        Self { report, index, slots, matches: Matches::default(), keys, prepared: VecDeque::new() }
     }
 }
 
@@ -47,13 +48,14 @@ impl Subject for Warmpath {
     }
 
     fn prepare(&mut self, requests: &[Request<'_>]) {
-        self.prepared = requests.iter().map(|r| (r.op.request, r.op.worker)).collect();
+        self.prepared.push_back(requests.iter().map(|r| (r.op.request, r.op.worker)).collect());
     }
 
     fn run(&mut self) -> Duration {
+        let prepared = self.prepared.pop_front().unwrap_or_default();
         let clock = ThreadClock::own();
         let begin = clock.now();
-        for (request, worker) in &self.prepared {
+        for (request, worker) in &prepared {
             let keys = &self.keys[*request];
             self.index.match_prefix(keys, &mut self.matches);
             black_box(&self.matches);
@@ -66,7 +68,6 @@ impl Subject for Warmpath {
             self.index.finish(booking, 0);
         }
         let spent = clock.now() - begin;
-        self.prepared = Vec::new();
         spent
     }
 

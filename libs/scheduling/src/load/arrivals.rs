@@ -55,7 +55,7 @@ impl Fading {
 }
 
 /// A rate with exponential forgetting, unbiased from the first second on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rate {
     window_seconds: f64,
     /// What was recorded, each weighted by e^((time - landmark) / window).
@@ -108,7 +108,7 @@ impl Rate {
 }
 
 /// Requests that come to a rank.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Arrivals(Rate);
 
 impl Default for Arrivals {

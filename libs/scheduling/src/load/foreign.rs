@@ -43,7 +43,7 @@ struct Cell {
 }
 
 /// What the engine counted beyond our own, smoothed. Negative while requests are on their way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Excess {
     at: Moment,
     requests: f64,

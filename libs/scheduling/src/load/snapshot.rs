@@ -8,7 +8,7 @@ use super::foreign::Excess;
 /// The part of a [`LoadBook`](super::LoadBook) that its answers about any later moment are made
 /// of: small, and right until the book changes. Who asks a thousand ranks at once keeps these side
 /// by side instead of going through a thousand books.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadSnapshot {
     pub(super) first_step_ends: Moment,
     /// Predicted prefill beyond the first step, in nanoseconds.

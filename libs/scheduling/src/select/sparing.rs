@@ -42,11 +42,13 @@ pub fn select_sparing(
         best.limit(config)
     };
     let mut limit = f64::INFINITY;
+    let mut is_asked = vec![false; places.len()];
     for place in first.places() {
+        is_asked[place] = true;
         limit = ask(place, &mut totals);
     }
     for place in places.iter().copied() {
-        if totals[place] <= limit && !first.places().any(|asked| asked == place) {
+        if totals[place] <= limit && !is_asked[place] {
             limit = ask(place, &mut totals);
         }
     }

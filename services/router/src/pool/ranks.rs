@@ -16,7 +16,7 @@ use super::profile::TokenBlocks;
 use super::rank::{Rank, RankKey};
 
 /// What a choice reads of a rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Digest {
     /// The rank may have changed since.
     is_stale: bool,
@@ -157,6 +157,10 @@ impl Ranks {
                 self.gates[at] = Gate::of(rank, &self.model);
             }
         }
+        debug_assert!(
+            self.ranks.iter().zip(&self.digests).all(|(rank, kept)| *kept == Digest::of(rank)),
+            "no rank changes without being touched"
+        );
     }
 
     /// The digest of the rank at this place, as of the last [`Self::refresh`].

@@ -4,7 +4,7 @@ use domain::{Route, ScoreParts};
 use scheduling::{CandidateView, Fading, Selection, score};
 
 use super::State;
-use super::decide::{Asked, Prospect};
+use super::prospect::{Asked, Prospect};
 use super::rank::{Rank, Standing};
 use crate::explain::{Line, Trace, Verdict};
 
