@@ -132,6 +132,8 @@ impl State {
             trial,
             first_token: false,
             generated: 0,
+            key: None,
+            adopted: false,
         };
         self.leases.insert(id, lease);
         self.metrics.leases.set(self.leases.len() as i64);
