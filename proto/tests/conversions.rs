@@ -99,7 +99,7 @@ prop_compose! {
         (epoch, owner, turn) in (epoch(), process(), any::<u64>()),
         (lease, blocks, matched, cached) in (any::<u64>(), any::<u32>(), any::<u32>(), any::<u32>()),
         (chosen, others) in (candidate(), vec(candidate(), 0..4)),
-        seconds in proptest::array::uniform6(0.0..1e6_f64),
+        seconds in proptest::array::uniform7(0.0..1e6_f64),
         level in 0..EvidenceLevel::ALL.len(),
         reason in 0..DecisionReason::ALL.len(),
     ) -> Decided {
@@ -120,6 +120,7 @@ prop_compose! {
                         prefill_seconds: seconds[3],
                         eviction_cost_seconds: seconds[4],
                         others_delay_seconds: seconds[5],
+                        hot_prefix_seconds: seconds[6],
                     },
                     level: EvidenceLevel::ALL[level],
                     reason: DecisionReason::ALL[reason],

@@ -113,6 +113,8 @@ pub struct ScoreParts {
     pub eviction_cost_seconds: f64,
     /// Wait that this prompt's prefill adds to requests that come to the rank after it.
     pub others_delay_seconds: f64,
+    /// What a rank is charged for a hot prefix that it holds, when another should get it, too.
+    pub hot_prefix_seconds: f64,
 }
 
 impl ScoreParts {
@@ -123,6 +125,7 @@ impl ScoreParts {
             + self.prefill_seconds
             + self.eviction_cost_seconds
             + self.others_delay_seconds
+            + self.hot_prefix_seconds
     }
 
     /// The part of it that this request itself waits for.
@@ -141,6 +144,8 @@ pub enum DecisionReason {
     WarmPrefix,
     /// Lowest estimated time to first token, though another rank holds a longer prefix.
     WarmerRankTooBusy,
+    /// One more holder for a prefix that is asked for more than its holders should bear.
+    HotPrefix,
     /// Lowest estimated time to first token; no candidate holds any of it.
     Cold,
     /// Every candidate is saturated; still the lowest score.
@@ -155,10 +160,11 @@ pub enum DecisionReason {
 
 impl DecisionReason {
     /// Every reason.
-    pub const ALL: [DecisionReason; 8] = [
+    pub const ALL: [DecisionReason; 9] = [
         DecisionReason::OnlyCandidate,
         DecisionReason::WarmPrefix,
         DecisionReason::WarmerRankTooBusy,
+        DecisionReason::HotPrefix,
         DecisionReason::Cold,
         DecisionReason::AllSaturated,
         DecisionReason::LeastLoad,
@@ -172,6 +178,7 @@ impl DecisionReason {
             DecisionReason::OnlyCandidate => "only_candidate",
             DecisionReason::WarmPrefix => "warm_prefix",
             DecisionReason::WarmerRankTooBusy => "warmer_rank_too_busy",
+            DecisionReason::HotPrefix => "hot_prefix",
             DecisionReason::Cold => "cold",
             DecisionReason::AllSaturated => "all_saturated",
             DecisionReason::LeastLoad => "least_load",

@@ -86,6 +86,12 @@ impl Asks {
     pub fn lately(self, now: AskClock) -> f32 {
         if self.count == 0.0 { 0.0 } else { self.count * now.fading(self.at) }
     }
+
+    /// The same over the count of something that is asked for as often as a rank gets requests on
+    /// average.
+    pub fn load(self, now: AskClock) -> f64 {
+        f64::from(self.lately(now) / MEMORY_REQUESTS)
+    }
 }
 
 /// A run that was evicted everywhere.

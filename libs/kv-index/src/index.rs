@@ -141,6 +141,11 @@ impl KvIndex {
         self.merge_pending();
     }
 
+    /// Ranks that are there.
+    pub fn ranks(&self) -> usize {
+        self.live_ranks
+    }
+
     /// The state of one rank; `None` once it is removed.
     pub fn rank_stats(&self, slot: Slot) -> Option<RankStats> {
         let rank = &self.ranks[self.live(slot)? as usize];

@@ -83,6 +83,7 @@
 mod answers;
 mod asks;
 mod booking;
+mod demand;
 pub mod feedback;
 mod index;
 mod matches;
@@ -105,6 +106,7 @@ mod types;
 pub use answers::AnswerShare;
 pub use asks::{AskClock, Asks};
 pub use booking::Booking;
+pub use demand::Demand;
 pub use index::KvIndex;
 pub use matches::Matches;
 pub use snapshot::{Booked, Content};

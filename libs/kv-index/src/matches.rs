@@ -82,6 +82,16 @@ impl Matches {
         }
     }
 
+    /// The nodes of the walk from the root, each with the depth up to which the prompt goes along.
+    pub(crate) fn path(&self) -> impl DoubleEndedIterator<Item = (NodeId, u32)> + '_ {
+        self.path.iter().map(|step| (step.node, step.start + step.usable))
+    }
+
+    /// The state of the index that they belong to.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Forgets the results, keeps the memory.
     pub fn clear(&mut self) {
         self.found.clear();

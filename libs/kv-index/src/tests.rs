@@ -1,6 +1,7 @@
 //! Tests against the plain model, against recorded evictions of a real engine, and by name.
 
 mod behaviour;
+mod demand;
 mod invariants;
 mod model;
 mod radix;

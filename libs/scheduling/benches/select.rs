@@ -18,6 +18,7 @@ fn candidates<'a>(fits: &'a [PrefillFit], rng: &mut SmallRng) -> Vec<CandidateVi
                 matched_blocks: blocks,
                 cached_tokens: blocks * 16,
                 uncached_tokens: prompt - blocks * 16,
+                hot_tokens: 0,
                 queue_delay_seconds: rng.random_range(0.0..0.5),
                 network_seconds: 0.000_5,
                 evicted_ask_tokens: rng.random_range(0.0..8_192.0),

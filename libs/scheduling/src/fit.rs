@@ -154,12 +154,6 @@ impl PrefillFit {
         }
     }
 
-    /// A fit for a new rank that starts from what `peer`, another rank of the same model, has
-    /// learned, and is as ready to be corrected as one that starts from the default.
-    pub fn from_peer(peer: &PrefillFit) -> Self {
-        Self::new(peer.coefficients)
-    }
-
     /// Seconds to prefill `uncached` tokens after `cached` ones. Finite, ≥ 0, and never less for
     /// a longer prompt.
     pub fn predict_seconds(&self, uncached: u32, cached: u32) -> f64 {

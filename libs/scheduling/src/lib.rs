@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! score = network + queue delay + prefill(uncached, cached) + eviction cost + delay to others
-//!                                                                             [s, lower wins]
+//!         + charge for a hot prefix                                            [s, lower wins]
 //! ```
 //!
 //! - [`PrefillFit`] learns how long a rank's prefill takes.
 //! - [`LoadBook`] knows how many seconds of prefill stand before a rank.
+//! - [`hot`] says when a prefix should have one more holder.
 //! - [`select()`] ranks candidates from a snapshot of both. It has no side effects: booking the
 //!   winner is the caller's second, explicit step.
 //!
@@ -14,12 +15,13 @@
 //! in virtual time run the same code.
 
 pub mod fit;
+pub mod hot;
 pub mod load;
 pub mod select;
 
 pub use fit::{Coefficients, PrefillFit, Shape};
 pub use load::{Due, Fading, LoadBook, LoadSnapshot, Prompt, Sample, Work};
 pub use select::{
-    CandidateView, Config, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection, Selector,
+    CandidateView, Config, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection,
     UnknownPolicy, arrivals_per_rank, score, select, select_sparing,
 };

@@ -120,6 +120,9 @@ pub struct CandidateView<'a> {
     pub cached_tokens: u32,
     /// Prompt tokens it would have to compute.
     pub uncached_tokens: u32,
+    /// Those of the cached tokens that do not count for it now, as they are of a prefix that one
+    /// more rank should hold: see [`hot`](crate::hot).
+    pub hot_tokens: u32,
     /// Wait until it can begin, foreign load included.
     pub queue_delay_seconds: f64,
     /// Round trip to it.
@@ -136,7 +139,8 @@ pub struct CandidateView<'a> {
     pub in_flight: u32,
     /// Those of ours that generate: its steps are longer for it.
     pub running: u32,
-    /// When it was last chosen, in turns (see [`Selector::take_turn`]); 0 for never.
+    /// When it was last chosen. Whoever books counts turns from 1 and gives one to each rank that
+    /// it books, and to each that joins, so that all differ; 0 for never.
     pub last_chosen: u64,
     /// Whether it is saturated. Never takes it out; see the [module's page](self).
     pub saturated: bool,
@@ -165,37 +169,6 @@ pub struct Selection {
     pub reason: DecisionReason,
     /// The arrival rate that the scores rest on; [`score`] wants it for further candidates.
     pub arrivals_per_rank: f64,
-}
-
-/// The settings together with the turn counter that makes "chosen least recently" comparable.
-#[derive(Clone, Debug, Default)]
-pub struct Selector {
-    config: Config,
-    turns: u64,
-}
-
-impl Selector {
-    /// A selector at its first turn.
-    pub fn new(config: Config) -> Self {
-        Self { config, turns: 0 }
-    }
-
-    /// The settings.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// [`select`] with these settings.
-    pub fn select(&self, candidates: &[CandidateView<'_>]) -> Selection {
-        select(&self.config, candidates)
-    }
-
-    /// The next turn, from 1, never the same twice. The caller keeps it as the `last_chosen` of
-    /// the rank that it books, and gives one to each rank that joins, so that all differ.
-    pub fn take_turn(&mut self) -> u64 {
-        self.turns += 1;
-        self.turns
-    }
 }
 
 /// Ranks the candidates. Pure: the same snapshot gives the same answer, in whichever order the
@@ -254,13 +227,22 @@ pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) 
     let wait = queue_delay.max(coefficients.step_wait_seconds(view.running));
     // A rank that had little traffic so far is about to get its share of it.
     let arrivals = seconds(view.arrivals_per_second).max(arrivals_per_rank);
-    let others = others_delay(arrivals, queue_delay, prefill + eviction);
+    let others_of = |prefill: f64| others_delay(arrivals, queue_delay, prefill + eviction);
+    let others = others_of(prefill);
+    let hot = match view.hot_tokens.min(cached) {
+        0 => 0.0,
+        hot => {
+            let whole = coefficients.prefill_seconds(uncached + hot, cached - hot, view.running);
+            whole - prefill + others_of(whole) - others
+        }
+    };
     ScoreParts {
         network_seconds: seconds(view.network_seconds + coefficients.latency_seconds),
         queue_delay_seconds: wait,
         prefill_seconds: prefill,
         eviction_cost_seconds: seconds(eviction),
         others_delay_seconds: seconds(others),
+        hot_prefix_seconds: seconds(hot),
     }
 }
 
@@ -350,6 +332,7 @@ fn reason(policy: Policy, candidates: &[CandidateView<'_>], winner: usize) -> De
     let won = candidates[winner].cached_tokens;
     let longest = candidates.iter().map(|c| c.cached_tokens).max().unwrap_or(0);
     match policy {
+        Policy::Prefix if is_further_holder(candidates, winner) => DecisionReason::HotPrefix,
         Policy::Prefix if candidates.iter().all(|c| c.saturated) => DecisionReason::AllSaturated,
         _ if candidates.len() == 1 => DecisionReason::OnlyCandidate,
         Policy::LeastLoad => DecisionReason::LeastLoad,
@@ -358,4 +341,9 @@ fn reason(policy: Policy, candidates: &[CandidateView<'_>], winner: usize) -> De
         Policy::Prefix if won > 0 => DecisionReason::WarmPrefix,
         Policy::Prefix => DecisionReason::Cold,
     }
+}
+
+/// Whether others hold a hot prefix that the winner does not.
+fn is_further_holder(candidates: &[CandidateView<'_>], winner: usize) -> bool {
+    candidates[winner].hot_tokens == 0 && candidates.iter().any(|c| c.hot_tokens > 0)
 }

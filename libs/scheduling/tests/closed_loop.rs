@@ -10,9 +10,7 @@ use std::collections::VecDeque;
 use domain::{LeaseId, Moment};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use scheduling::{
-    CandidateView, Coefficients, Config, LoadBook, Policy, PrefillFit, Selector, Work,
-};
+use scheduling::{CandidateView, Coefficients, Config, LoadBook, Policy, PrefillFit, Work, select};
 
 const BLOCK_TOKENS: u32 = 16;
 const SHARED_BLOCKS: u32 = 2;
@@ -132,7 +130,8 @@ struct InFlight {
 
 struct Cluster {
     nodes: Vec<Node>,
-    selector: Selector,
+    config: Config,
+    turns: u64,
     now: f64,
     in_flight: VecDeque<InFlight>,
 }
@@ -176,18 +175,23 @@ impl Run {
 
 impl Cluster {
     fn new(run: &Run) -> Self {
-        let mut selector = Selector::new(Config { policy: run.policy, ..Config::default() });
-        let nodes = (0..run.nodes)
-            .map(|_| Node {
+        let nodes: Vec<Node> = (1..=run.nodes as u64)
+            .map(|turn| Node {
                 cache: BlockLru::new(run.blocks, run.distinct_blocks()),
                 free_at: 0.0,
                 book: LoadBook::new(),
                 fit: PrefillFit::new(run.prior),
-                last_chosen: selector.take_turn(),
+                last_chosen: turn,
                 requests: 0,
             })
             .collect();
-        Self { nodes, selector, now: 0.0, in_flight: VecDeque::new() }
+        Self {
+            turns: nodes.len() as u64,
+            nodes,
+            config: Config { policy: run.policy, ..Config::default() },
+            now: 0.0,
+            in_flight: VecDeque::new(),
+        }
     }
 
     /// Sends one prompt; its matched blocks and the time to its first token.
@@ -195,14 +199,15 @@ impl Cluster {
         let now = Moment::from_secs_f64(self.now);
         let tokens = prompt.len() as u32 * BLOCK_TOKENS;
         let views: Vec<_> = self.nodes.iter().map(|node| node.view(prompt, tokens, now)).collect();
-        let chosen = self.selector.select(&views).ranked[0];
+        let chosen = select(&self.config, &views).ranked[0];
         let (matched, cached, uncached) = {
             let view = &views[chosen.index];
             (view.matched_blocks, view.cached_tokens, view.uncached_tokens)
         };
         let service = SERVICE.predict_seconds(uncached, cached);
         let node = &mut self.nodes[chosen.index];
-        node.last_chosen = self.selector.take_turn();
+        self.turns += 1;
+        node.last_chosen = self.turns;
         node.requests += 1;
         node.cache.store(prompt);
         let predicted = Work {
@@ -260,6 +265,7 @@ impl Node {
             matched_blocks,
             cached_tokens,
             uncached_tokens: tokens - cached_tokens,
+            hot_tokens: 0,
             queue_delay_seconds: self.book.queue_delay_seconds(now),
             network_seconds: 0.0,
             evicted_ask_tokens: f64::from(self.cache.evicted_by(prompt) * BLOCK_TOKENS),

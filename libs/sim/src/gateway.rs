@@ -88,6 +88,7 @@ struct Prospect {
     matched_blocks: u32,
     cached_tokens: u32,
     uncached_tokens: u32,
+    hot_tokens: u32,
     evicted_ask_tokens: f64,
     queue_delay_seconds: f64,
 }
@@ -145,8 +146,9 @@ impl Gateway {
     ) -> Routed {
         self.advance(now);
         self.mirror.match_prompt(prompt.keys, truth, &mut self.matched);
+        let hot = self.mirror.hot_blocks();
         let prospects: Vec<Prospect> =
-            (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, now)).collect();
+            (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, hot, now)).collect();
         let (rank, mut parts) = self.choose(prompt, &prospects, chooser, now);
         let room = self.book(rank, prompt, prospects[rank], now);
         parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
@@ -158,7 +160,7 @@ impl Gateway {
         }
     }
 
-    fn prospect(&mut self, rank: usize, prompt: Prompt<'_>, now: Moment) -> Prospect {
+    fn prospect(&mut self, rank: usize, prompt: Prompt<'_>, hot: u32, now: Moment) -> Prospect {
         let block = self.config.block_tokens;
         let load = &self.ranks[rank].load;
         let matched_blocks = self.matched[rank];
@@ -170,6 +172,7 @@ impl Gateway {
             matched_blocks,
             cached_tokens,
             uncached_tokens: prompt.tokens - cached_tokens,
+            hot_tokens: if matched_blocks >= hot { (hot * block).min(cached_tokens) } else { 0 },
             evicted_ask_tokens: self.mirror.asks_evicted_by(rank, new_blocks) * f64::from(block),
             queue_delay_seconds: load.queue_delay_seconds(now),
         }
@@ -339,6 +342,7 @@ impl Rank {
             matched_blocks: prospect.matched_blocks,
             cached_tokens: prospect.cached_tokens,
             uncached_tokens: prospect.uncached_tokens,
+            hot_tokens: prospect.hot_tokens,
             queue_delay_seconds: prospect.queue_delay_seconds,
             network_seconds: 0.0,
             evicted_ask_tokens: prospect.evicted_ask_tokens,

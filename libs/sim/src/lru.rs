@@ -88,7 +88,7 @@ impl PlainLru {
         self.settle();
     }
 
-    fn holds(&self, block: u32) -> bool {
+    pub(crate) fn holds(&self, block: u32) -> bool {
         self.links.get(block as usize).is_some_and(|links| links.resident)
     }
 

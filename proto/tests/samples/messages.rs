@@ -90,6 +90,7 @@ fn decision() -> Decision {
             prefill_seconds: 0.104,
             eviction_cost_seconds: 0.003,
             others_delay_seconds: 0.5,
+            hot_prefix_seconds: 0.0,
             level: "feedback".to_owned(),
             reason: "warm_prefix".to_owned(),
         }),

@@ -164,10 +164,11 @@ impl Families {
     }
 }
 
-const REASONS: [DecisionReason; 7] = [
+const REASONS: [DecisionReason; 8] = [
     DecisionReason::OnlyCandidate,
     DecisionReason::WarmPrefix,
     DecisionReason::WarmerRankTooBusy,
+    DecisionReason::HotPrefix,
     DecisionReason::Cold,
     DecisionReason::AllSaturated,
     DecisionReason::LeastLoad,
@@ -176,7 +177,7 @@ const REASONS: [DecisionReason; 7] = [
 
 /// The handles of a pool.
 pub(crate) struct PoolMetrics {
-    decisions: [IntCounter; 7],
+    decisions: [IntCounter; 8],
     pub(crate) leases: IntGauge,
     pub(crate) leases_reaped: IntCounter,
     pub(crate) rollbacks: IntCounter,

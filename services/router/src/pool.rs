@@ -108,6 +108,8 @@ struct Mirror {
     matches: Matches,
     /// Leading blocks of the prompt that was looked up last, by slot.
     held: Vec<u32>,
+    /// Leading blocks of the prompt looked up last that one more rank should hold; 0 if none.
+    hot_blocks: u32,
     /// What the engines of its ranks say they found.
     feedback: Feedback,
 }
@@ -272,6 +274,7 @@ impl State {
             index: KvIndex::new(),
             matches: Matches::default(),
             held: Vec::new(),
+            hot_blocks: 0,
             feedback: Feedback::default(),
         });
         self.mirrors.len() - 1

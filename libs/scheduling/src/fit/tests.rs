@@ -208,7 +208,7 @@ fn one_prompt_repeated_does_not_blow_up_the_covariance() {
 fn a_new_rank_starts_from_its_peer() {
     let mut trial = Trial::new(1);
     trial.feed(SLOW, Mix::Wide, 300, 0.1);
-    let fresh = PrefillFit::from_peer(&trial.fit);
+    let fresh = PrefillFit::new(trial.fit.coefficients());
     assert_eq!(fresh.samples(), 0);
     assert_eq!(fresh.coefficients(), trial.fit.coefficients());
 }

@@ -1,3 +1,5 @@
+mod hot;
+
 use std::sync::LazyLock;
 
 use domain::DecisionReason;
@@ -14,6 +16,7 @@ fn idle() -> CandidateView<'static> {
         matched_blocks: 0,
         cached_tokens: 0,
         uncached_tokens: 4_000,
+        hot_tokens: 0,
         queue_delay_seconds: 0.0,
         network_seconds: 0.000_5,
         evicted_ask_tokens: 0.0,
@@ -143,14 +146,12 @@ fn a_tie_is_measured_from_the_best_total_alone() {
 
 #[test]
 fn idle_and_equal_ranks_take_turns() {
-    let mut selector = Selector::default();
-    let mut turns: Vec<u64> = (0..4).map(|_| selector.take_turn()).collect();
+    let mut turns = [1, 2, 3, 4];
     let mut chosen = Vec::new();
-    for _ in 0..8 {
-        let views: Vec<_> =
-            turns.iter().map(|turn| CandidateView { last_chosen: *turn, ..idle() }).collect();
-        let winner = selector.select(&views).ranked[0].index;
-        turns[winner] = selector.take_turn();
+    for turn in 5..13 {
+        let views = turns.map(|turn| CandidateView { last_chosen: turn, ..idle() });
+        let winner = select(&Config::default(), &views).ranked[0].index;
+        turns[winner] = turn;
         chosen.push(winner);
     }
     assert_eq!(chosen, [0, 1, 2, 3, 0, 1, 2, 3]);

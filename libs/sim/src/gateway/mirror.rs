@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use domain::BlockKey;
 use kv_index::feedback::{Ended, Feedback, Heard, Sample, Told};
 use kv_index::{AnswerShare, AskClock, Asks, Booking, KvIndex, Matches, Slot};
+use scheduling::hot::least_load;
 
 use crate::lru::{Evict, PlainLru};
 
@@ -103,6 +104,24 @@ impl Mirror {
                 into.extend(caches.iter().enumerate().map(|(rank, cache)| {
                     truth.map_or_else(|| cache.matched(prompt), |truth| truth[rank])
                 }));
+            }
+        }
+    }
+
+    /// Leading blocks of the prompt last matched that one more rank should hold; 0 if none.
+    pub(super) fn hot_blocks(&self) -> u32 {
+        match self {
+            Self::FreeQueue { index, matches, .. } => {
+                let demand = index.demand(matches, least_load(index.ranks()));
+                demand.filter(|demand| !demand.is_pending).map_or(0, |demand| demand.blocks)
+            }
+            Self::PlainLru { caches, prompt, demand, .. } => {
+                let least = least_load(caches.len());
+                let hot = |block: &u32| {
+                    let holders = caches.iter().filter(|cache| cache.holds(*block)).count();
+                    holders > 0 && demand.load(*block) > least * holders as f64
+                };
+                prompt.iter().rposition(hot).map_or(0, |last| last as u32 + 1)
             }
         }
     }
@@ -210,6 +229,11 @@ impl Demand {
 
     fn lately(&self, block: u32) -> f64 {
         self.asks.get(block as usize).map_or(0.0, |asks| f64::from(asks.lately(self.clock)))
+    }
+
+    /// Over what a rank gets on average.
+    fn load(&self, block: u32) -> f64 {
+        self.asks.get(block as usize).map_or(0.0, |asks| asks.load(self.clock))
     }
 }
 

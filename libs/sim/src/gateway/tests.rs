@@ -2,6 +2,7 @@ use domain::{BlockKey, Moment};
 
 use super::policy::{Chooser, ReferenceRule, RoutePolicy, Snapshot};
 use super::*;
+use crate::lru::Evict;
 
 const BLOCK: u32 = 16;
 
@@ -59,6 +60,30 @@ fn an_answer_is_believed_to_take_room_and_the_prompt_to_stay() {
 }
 
 #[test]
+fn a_hot_prefix_gets_further_holders_on_either_kind_of_mirror() {
+    for mirror in [MirrorKind::FreeQueue, MirrorKind::PlainLru(Evict::Head)] {
+        let mut gateway = Gateway::new(GatewayConfig { mirror, ..gateway(4).config });
+        let mut prefix = chooser(RoutePolicy::Prefix, 4);
+        let hot = keys(1, 100);
+        let mut holders = std::collections::HashSet::new();
+        for n in 0..2_000_u32 {
+            let now = at(f64::from(n) * 0.02);
+            let other = keys(2 + u64::from(n) % 7, 100);
+            let keys = if n % 4 > 0 { &hot } else { &other };
+            let routed =
+                gateway.route(Prompt { keys, tokens: 100 * BLOCK + 5 }, &mut prefix, None, now);
+            gateway.first_token(routed.lease, now);
+            gateway.finished(routed.lease, 1, routed.believed_blocks * BLOCK, now);
+            if n % 4 > 0 {
+                holders.insert(routed.rank);
+            }
+        }
+        // Three times what a rank gets on average in all, and one is enough for one of four.
+        assert_eq!(holders.len(), 3, "{mirror:?}");
+    }
+}
+
+#[test]
 fn a_refused_request_leaves_nothing() {
     let mut gateway = gateway(1);
     let mut prefix = chooser(RoutePolicy::Prefix, 1);
@@ -99,6 +124,7 @@ fn choose(policy: RoutePolicy, held: &[(u32, u32)]) -> usize {
             matched_blocks: *matched,
             cached_tokens: matched * BLOCK,
             uncached_tokens: (8 - matched) * BLOCK,
+            hot_tokens: 0,
             queue_delay_seconds: 0.0,
             network_seconds: 0.0,
             evicted_ask_tokens: 0.0,
@@ -140,6 +166,7 @@ fn a_hash_goes_by_the_blocks_that_it_is_told() {
         matched_blocks: 0,
         cached_tokens: 0,
         uncached_tokens: 0,
+        hot_tokens: 0,
         queue_delay_seconds: 0.0,
         network_seconds: 0.0,
         evicted_ask_tokens: 0.0,

@@ -49,6 +49,7 @@ fn line(line: &Line, winner: Option<&Line>, reason: Option<DecisionReason>) -> V
             "prefill_seconds": line.parts.prefill_seconds,
             "eviction_cost_seconds": line.parts.eviction_cost_seconds,
             "others_delay_seconds": line.parts.others_delay_seconds,
+            "hot_prefix_seconds": line.parts.hot_prefix_seconds,
             "total_seconds": line.parts.total_seconds(),
         })
     });

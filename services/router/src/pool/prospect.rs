@@ -2,6 +2,7 @@
 
 use domain::{BlockUnit, EvidenceLevel, KeyList, Moment, Prompt};
 use kv_index::Slot;
+use scheduling::hot::least_load;
 use scheduling::{CandidateView, Fading, SATURATED_SECONDS};
 
 use super::State;
@@ -23,6 +24,7 @@ pub(super) struct Prospect {
     pub(super) matched_blocks: u32,
     pub(super) cached_tokens: u32,
     pub(super) uncached_tokens: u32,
+    hot_tokens: u32,
     queue_delay_seconds: f64,
     booked_seconds: f64,
 }
@@ -47,6 +49,7 @@ impl Prospect {
             matched_blocks: self.matched_blocks,
             cached_tokens: self.cached_tokens,
             uncached_tokens: self.uncached_tokens,
+            hot_tokens: self.hot_tokens,
             queue_delay_seconds: self.queue_delay_seconds,
             network_seconds: rank.network_seconds,
             evicted_ask_tokens: 0.0,
@@ -138,9 +141,13 @@ impl State {
         for mirror in &mut self.mirrors {
             mirror.matches.clear();
             mirror.held.clear();
+            mirror.hot_blocks = 0;
             if let Some(list) = prompt.and_then(|p| p.keys.iter().find(|l| l.unit == mirror.unit)) {
                 mirror.index.match_prefix(&list.keys, &mut mirror.matches);
                 mirror.index.blocks_by_slot(&mirror.matches, &mut mirror.held);
+                let demand = mirror.index.demand(&mirror.matches, least_load(mirror.index.ranks()));
+                let hot = demand.filter(|demand| !demand.is_pending);
+                mirror.hot_blocks = hot.map_or(0, |demand| demand.blocks);
             }
         }
     }
@@ -160,6 +167,7 @@ impl State {
             matched_blocks: 0,
             cached_tokens: 0,
             uncached_tokens: 0,
+            hot_tokens: 0,
             queue_delay_seconds: booked_seconds + rank.load.foreign_seconds(asked.now),
             booked_seconds,
         };
@@ -185,6 +193,10 @@ impl State {
             let engine_block = rank.tokens.map_or(1, |t| t.engine_block);
             let cached = cached_tokens(reading.unit, prompt, prospect.matched_blocks, engine_block);
             prospect.cached_tokens = (f64::from(cached) * mirror.feedback.trust(slot)) as u32;
+            if prospect.matched_blocks >= mirror.hot_blocks {
+                let hot = mirror.hot_blocks;
+                prospect.hot_tokens = cached_tokens(reading.unit, prompt, hot, engine_block);
+            }
         }
         prospect.uncached_tokens = prompt.tokens - prospect.cached_tokens;
         prospect

@@ -24,6 +24,29 @@ fn a_burst_of_one_new_prefix_does_not_scatter() {
 }
 
 #[test]
+fn a_prefix_that_most_requests_begin_with_gets_further_holders_one_at_a_time() {
+    let mut bench = Bench::new(fleet_of(8));
+    let mut copies = 0;
+    for n in 0..4_000 {
+        // Three of four requests are for one document, the others for one of 14.
+        let prompt = if n % 4 > 0 { doc(0, 96) } else { doc(1 + n / 4 % 14, 96) };
+        let decision = bench.route(prompt);
+        let evidence = decision.evidence;
+        if evidence.reason == DecisionReason::HotPrefix {
+            assert_eq!((n % 4 > 0, evidence.matched_blocks), (true, 0));
+            copies += 1;
+        }
+        bench.wait(0.005 + f64::from(96 * 16 - evidence.predicted_cached_tokens) / 20_000.0);
+        bench.first_token(decision.lease);
+        bench.finish(decision.lease);
+    }
+    // Six times what a rank gets on average in all: three holders have no more than twice of it.
+    assert_eq!(copies, 2);
+    let counted = "warmpath_router_decisions_total{model=\"model\",reason=\"hot_prefix\"} 2";
+    assert!(bench.metrics().contains(counted), "{}", bench.metrics());
+}
+
+#[test]
 fn documents_settle_each_on_one_backend() {
     let mut bench = Bench::new(fleet_of(3));
     let mut misses = 0;
