@@ -19,7 +19,7 @@
 const LOAD: f64 = 2.0;
 
 /// In a small pool a rank cannot get much more than the average. There a holder has too much of it
-/// with this share of all the pool's requests.
+/// with this share of all the pool's requests. On three ranks 0.22 to 0.29 do about as well.
 const SHARE: f64 = 0.25;
 
 /// The load of its holders above which a prefix is hot, in a pool of so many ranks, over what a
