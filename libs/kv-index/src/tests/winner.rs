@@ -27,6 +27,7 @@ fn views(
             matched_blocks: blocks[rank],
             cached_tokens: blocks[rank] * BLOCK_TOKENS,
             uncached_tokens: (prompt - blocks[rank]) * BLOCK_TOKENS + 1,
+            hot_tokens: 0,
             queue_delay_seconds: rest[rank].queue_delay_seconds,
             network_seconds: 0.0,
             evicted_ask_tokens: evicted[rank] * f64::from(BLOCK_TOKENS),
