@@ -22,7 +22,6 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("settings", &[]),
     ("instrumentation", &["settings"]),
     ("lifecycle", &["domain", "instrumentation"]),
-    ("launch", &["domain", "settings", "instrumentation", "lifecycle", "tokenization"]),
     ("credentials", &[]),
     // Adapters.
     ("config-store", &["domain", "instrumentation"]),
@@ -33,6 +32,20 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("rpc", &["settings", "lifecycle"]),
     ("session", &["domain", "settings", "lifecycle", "replication", "proto", "rpc"]),
     ("config-feed", &["domain", "replication", "proto", "instrumentation", "lifecycle"]),
+    // What every process does alike.
+    (
+        "launch",
+        &[
+            "domain",
+            "settings",
+            "instrumentation",
+            "lifecycle",
+            "tokenization",
+            "replication",
+            "rpc",
+            "config-feed",
+        ],
+    ),
 ];
 
 /// They depend on libraries, but the simulator, and never on each other.

@@ -145,10 +145,10 @@ impl KvIndex {
     /// The node that ends with `keys`. What is there stays where it is in the order; what is not
     /// is put to its back. `None` if it does not fit.
     fn find_or_place(&mut self, index: u32, keys: &[BlockKey]) -> Option<NodeId> {
-        match self.whole_path(index, keys) {
-            NO_NODE => self.place(index, NO_NODE, keys),
-            tail => Some(tail),
-        }
+        let missing = self.missing(index, NO_NODE, keys) as usize;
+        let (there, rest) = keys.split_at(keys.len() - missing);
+        let above = self.whole_path(index, there);
+        self.place(index, above, rest)
     }
 
     /// Makes `keys`, which follow the node `above`, the rank's, at the back of its free order.
