@@ -205,6 +205,14 @@ fn examples_in_the_configuration_page_are_read() {
 }
 
 #[test]
+fn the_examples_for_processes_apart_are_read() {
+    let example = |name: &str| read(&format!("deploy/examples/apart/{name}.toml"));
+    toml::from_str::<edge::process::RawConfig>(&example("edge")).unwrap();
+    toml::from_str::<router::process::RawConfig>(&example("router")).unwrap();
+    toml::from_str::<telemetry::process::RawConfig>(&example("telemetry")).unwrap();
+}
+
+#[test]
 fn the_examples_for_deployment_are_valid() {
     for path in EXAMPLES {
         let mut raw: RawConfig = settings::load_str(path, &read(path)).unwrap();

@@ -124,8 +124,13 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     })?;
     let (fleet, whole, hub) = (telemetry.fleet(), telemetry.whole(), telemetry.hub());
     if let Some(config) = config.admin_api {
-        let members = hub.members();
-        serve_admin_api(config, (&registry, &background), (&store, &fleet), members).await?;
+        let deps = admin::Deps {
+            registry: registry.clone(),
+            store: store.clone(),
+            fleet: fleet.clone(),
+            members: hub.members(),
+        };
+        serve_admin_api(config, deps, &background).await?;
     }
     if let Some(bus) = config.bus {
         join_bus(bus, config.region, (&registry, &background), (&store, &fleet))?;
@@ -158,20 +163,18 @@ async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain
     }
 }
 
-async fn serve_admin_api(
+/// Serves the admin API until the spawner's drain.
+///
+/// # Errors
+/// The port cannot be bound, or a metric's name is taken.
+pub async fn serve_admin_api(
     config: admin::Config,
-    (registry, spawner): (&Registry, &TaskSpawner),
-    (store, fleet): (&Arc<dyn ConfigStore>, &watch::Receiver<Arc<Fleet>>),
-    members: watch::Receiver<replication::MemberList>,
+    deps: admin::Deps,
+    spawner: &TaskSpawner,
 ) -> anyhow::Result<()> {
     let listener = lifecycle::bind(config.listen()).await.context("admin_api.listen")?;
     tracing::info!(admin_api.listen = %listener.local_addr()?, "serving the admin API");
-    let api = config.build(admin::Deps {
-        registry: registry.clone(),
-        store: store.clone(),
-        fleet: fleet.clone(),
-        members,
-    })?;
+    let api = config.build(deps)?;
     spawner.spawn("admin-api", api.run(listener, spawner.clone()));
     Ok(())
 }

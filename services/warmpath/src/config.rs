@@ -26,6 +26,8 @@ pub struct RawConfig {
     pub telemetry: telemetry::RawConfig,
     /// The port for operators.
     pub admin: RawAdmin,
+    /// The port on which they change the desired state.
+    pub admin_api: telemetry::admin::RawConfig,
     /// What all services of a region share.
     pub region: RawRegion,
     /// Logs.
@@ -50,6 +52,7 @@ pub struct Config {
     pub(crate) router: router::Config,
     pub(crate) telemetry: telemetry::Config,
     pub(crate) admin: SocketAddr,
+    pub(crate) admin_api: Option<telemetry::admin::Config>,
     pub(crate) drain_timeout: Duration,
     pub(crate) log: LogConfig,
     pub(crate) region_secret: Redacted<Vec<u8>>,
@@ -103,6 +106,7 @@ impl Config {
             telemetry: telemetry::Config::new(raw.telemetry, raw.backends)?
                 .with_credentials(&credentials)?,
             admin: raw.admin.listen,
+            admin_api: telemetry::admin::Config::new(raw.admin_api)?,
             drain_timeout,
             log: raw.log,
             region_secret: region_secret(raw.region.secret.as_ref())?,

@@ -50,9 +50,18 @@ impl Gateway {
             registry: registry.clone(),
             spawner: background.clone(),
             models: config.models.clone(),
-            store,
+            store: store.clone(),
         })?;
         let fleet = telemetry.fleet();
+        if let Some(config) = config.admin_api {
+            let deps = telemetry::admin::Deps {
+                registry: registry.clone(),
+                store,
+                fleet: fleet.clone(),
+                members: telemetry.hub().members(),
+            };
+            telemetry::process::serve_admin_api(config, deps, &background).await?;
+        }
         // The one router serves every pool.
         let (_, members) = watch::channel(MemberList::default());
         let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone(), members };
