@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::{
     BoxFuture, BoxStream, Decision, Fleet, ModelId, Moment, Rejected, Report, Route, RoutingClient,
@@ -19,6 +20,9 @@ use tokio_stream::wrappers::WatchStream;
 use crate::links::Links;
 use crate::state::State;
 use crate::{Config, Metrics, ask, links};
+
+/// How often it is looked whether a router is connected, where that is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What the edge's end of sessions needs.
 pub struct Deps {
@@ -86,6 +90,13 @@ impl SessionClient {
         spawner.spawn("session-members", links::follow(Arc::clone(&shared), members));
         spawner.spawn("session-audits", links::audit(Arc::clone(&shared)));
         Self(shared)
+    }
+
+    /// Waits until a router is connected.
+    pub async fn connected(&self) {
+        while self.0.metrics.streams.get() == 0 {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 }
 

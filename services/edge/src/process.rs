@@ -28,6 +28,10 @@ const CUT_MARGIN: Duration = Duration::from_secs(1);
 /// What must hold before traffic is welcome.
 const A_BACKEND_IS_READY: &str = "a backend is ready";
 
+/// Before it was connected to a router once, an edge would scatter what it decides alone. Later
+/// it serves on without.
+const A_ROUTER_WAS_REACHED: &str = "a router was reached";
+
 /// The config file as it stands.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -145,7 +149,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let edge = config.edge.build(Deps {
         registry: registry.clone(),
         spawner: lifecycle.spawner(),
-        routing: Arc::new(routing),
+        routing: Arc::new(routing.clone()),
         listener,
         models: config.models,
         // Backends that telemetry's file has a key for name no credential.
@@ -158,8 +162,13 @@ async fn start(config: Config) -> anyhow::Result<Started> {
 
     let readiness = Readiness::new(lifecycle.drain());
     readiness.require(A_BACKEND_IS_READY);
+    readiness.require(A_ROUTER_WAS_REACHED);
     let admin = lifecycle::admin::router(registry.clone(), readiness.clone());
-    background.spawn("readiness", follow_readiness(feed.fleet(), readiness));
+    background.spawn("readiness", follow_readiness(feed.fleet(), readiness.clone()));
+    background.spawn("readiness", async move {
+        routing.connected().await;
+        readiness.set(A_ROUTER_WAS_REACHED, true);
+    });
     let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
     background.spawn("admin", serving);
     lifecycle.spawn("edge", edge.run(lifecycle.drain()));
