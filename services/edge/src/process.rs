@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use config_feed::Documents;
 use domain::{BackendState, Fleet};
 use instrumentation::{LogConfig, Registry};
 use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
@@ -24,6 +25,9 @@ use crate::{Config as EdgeConfig, Deps, Keys, RawAuth, RawConfig as RawEdge, Raw
 /// The edge cuts what is still open so long before the process gives up on it, so that the error
 /// event reaches its client.
 const CUT_MARGIN: Duration = Duration::from_secs(1);
+
+/// How long clients wait for an edge that has just started and knows nothing yet.
+const START_WAIT: Duration = Duration::from_secs(5);
 
 /// What must hold before traffic is welcome.
 const A_BACKEND_IS_READY: &str = "a backend is ready";
@@ -165,13 +169,18 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     readiness.require(A_ROUTER_WAS_REACHED);
     let admin = lifecycle::admin::router(registry.clone(), readiness.clone());
     background.spawn("readiness", follow_readiness(feed.fleet(), readiness.clone()));
+    let client = routing.clone();
     background.spawn("readiness", async move {
         routing.connected().await;
         readiness.set(A_ROUTER_WAS_REACHED, true);
     });
     let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
     background.spawn("admin", serving);
-    lifecycle.spawn("edge", edge.run(lifecycle.drain()));
+    let (drain, documents) = (lifecycle.drain(), feed.documents());
+    lifecycle.spawn("edge", async move {
+        know_the_region(&client, documents).await;
+        edge.run(drain).await;
+    });
     tracing::info!(
         edge.listen = %address,
         admin.listen = %admin_address,
@@ -180,6 +189,19 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         "serving"
     );
     Ok(Started { lifecycle, registry })
+}
+
+/// Waits for keys to check and a router to ask, so that who comes first is not turned away: until
+/// then connections wait in the kernel. Not for ever: an edge serves what it can without either.
+async fn know_the_region(routing: &SessionClient, mut documents: watch::Receiver<Documents>) {
+    let known = async {
+        let heard = documents.wait_for(|documents| !documents.position.store.is_empty()).await;
+        drop(heard);
+        routing.connected().await;
+    };
+    if tokio::time::timeout(START_WAIT, known).await.is_err() {
+        tracing::warn!("neither telemetry nor a router was reached: serving without");
+    }
 }
 
 async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {
