@@ -83,6 +83,28 @@ impl Holdings {
         }
     }
 
+    /// The list's owners of pools for which another router is preferred.
+    pub fn passed_over(&self) -> Vec<Process> {
+        let held = self.pools.iter();
+        let preferred = held.filter_map(|(pool, held)| Some((pool, held.preferred.as_ref()?)));
+        preferred
+            .filter_map(|(pool, preferred)| {
+                order(pool, &self.list).into_iter().next().filter(|first| first.id != preferred.id)
+            })
+            .collect()
+    }
+
+    /// A router that was [passed over](Self::passed_over) can be reached: it is asked first again
+    /// for what the list gives it. A router that stood in while it was away would otherwise be
+    /// asked for good, and both would serve. If it does not serve, its answer names who does.
+    pub fn ask_again(&mut self, router: &Process) {
+        for (pool, held) in &mut self.pools {
+            if order(pool, &self.list).first() == Some(router) {
+                held.preferred = None;
+            }
+        }
+    }
+
     /// A router could not be reached, or did not answer.
     pub fn unreachable(&mut self, router: &Process) {
         for held in self.pools.values_mut().filter(|h| h.preferred.as_ref() == Some(router)) {

@@ -191,10 +191,23 @@ pub(crate) async fn audit(shared: Arc<Shared>) {
                 .map(|(pool, audit)| (state.holdings.ask_order(&pool), pool, audit))
                 .collect()
         };
+        if !due.is_empty() {
+            ask_owners_again(&shared);
+        }
         for (order, pool, audit) in due {
             if let Some(stream) = shared.links.first_open(&order, 0) {
                 stream.outbox.push(Kind::Audit(v1::Audit::new(&pool, &audit)));
             }
+        }
+    }
+}
+
+/// Routers that stand in for others are asked no more once those are connected.
+fn ask_owners_again(shared: &Shared) {
+    let passed_over = shared.state.lock().holdings.passed_over();
+    for router in passed_over {
+        if shared.links.first_open(std::slice::from_ref(&router), 0).is_some() {
+            shared.state.lock().holdings.ask_again(&router);
         }
     }
 }

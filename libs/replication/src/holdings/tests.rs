@@ -45,6 +45,19 @@ fn the_owner_that_answered_is_asked_first_until_it_is_out_of_reach() {
 }
 
 #[test]
+fn the_lists_owner_is_asked_again_once_it_can_be_reached() {
+    let (mut holdings, pool) = holdings();
+    let listed = names(&holdings, &pool);
+    assert_eq!(holdings.passed_over(), []);
+    holdings.heard_owner(&pool, &reign(1, &listed[1]));
+    assert_eq!(holdings.passed_over(), [process(&listed[0])]);
+    holdings.ask_again(&process(&listed[2]));
+    assert_eq!(names(&holdings, &pool)[0], listed[1], "it is not the owner");
+    holdings.ask_again(&process(&listed[0]));
+    assert_eq!(names(&holdings, &pool), listed);
+}
+
+#[test]
 fn a_router_that_names_another_sends_the_edge_there() {
     let (mut holdings, pool) = holdings();
     let listed = names(&holdings, &pool);
