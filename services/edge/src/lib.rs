@@ -6,7 +6,7 @@
 //!
 //! - `server`, `stall`: client connections
 //! - `api`, `endpoint`, `refusal`, `models`, `debug_headers`: requests and the gateway's answers
-//! - `access`, [`auth`], `tenant`, `limits`: who asks, and how much
+//! - `access`, `auth`, `tenant`, `limits`: who asks, and how much
 //! - `prepare`, `keys`, `fleet`: from a body to block keys
 //! - `forward`, `lease`: attempts, each with its booking
 //! - `upstream`: the HTTP client towards the engines
