@@ -30,12 +30,3 @@ pub mod routing {
 
 /// Telemetry and all others: members, desired and observed state.
 pub mod control;
-
-/// Routers among each other: owners, standbys, deltas.
-pub mod replication {
-    /// Version 1.
-    #[allow(missing_docs, unreachable_pub, clippy::all)]
-    pub mod v1 {
-        tonic::include_proto!("warmpath.replication.v1");
-    }
-}

@@ -1,9 +1,10 @@
 //! Telemetry: what is known of the backends.
 //!
 //! Which backends there are, the config file and the store say; they come, are drained and go
-//! while it runs. One supervised task per backend probes it, reads its metrics and its model list, compares its
-//! tokenizer with the model folder, and notices when its engine restarted. What all of them see
-//! is published as one [`domain::Fleet`], replaced whole whenever something changed.
+//! while it runs. One supervised task per backend probes it, reads its metrics and its
+//! model list, compares its tokenizer with the model folder, and notices when its engine
+//! restarted. What all of them see is published as one [`domain::Fleet`], replaced whole whenever
+//! something changed.
 //!
 //! - [`Config`], [`RawConfig`], [`RawBackend`]: `[telemetry]` and `[[backends]]`
 //! - [`Deps`], [`Service`]: what it needs, what it gives
