@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use config_feed::{Client, ClientDeps, Documents, Feed, LocalFeed};
 use domain::{BackendState, Fleet, RoutingClient};
+use futures_util::StreamExt;
 use instrumentation::Registry;
 use launch::Started;
 use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome};
@@ -135,14 +136,24 @@ impl Gateway {
     /// # Errors
     /// The backends that are not ready after `limit`.
     pub async fn ready(&self, limit: Duration) -> anyhow::Result<()> {
-        let mut fleet = self.fleet.clone();
-        let all = |f: &Arc<Fleet>| {
+        let all = |f: &Fleet| {
             !f.backends.is_empty() && f.backends.iter().all(|b| b.state == BackendState::Ready)
         };
-        if tokio::time::timeout(limit, fleet.wait_for(all)).await.is_ok_and(|r| r.is_ok()) {
+        // What telemetry has published the router may still have to take up.
+        let mut states = self.routing.watch_fleet();
+        let seen = async {
+            while !all(&self.routing.fleet()) {
+                if states.next().await.is_none() {
+                    return false;
+                }
+            }
+            true
+        };
+        if tokio::time::timeout(limit, seen).await.is_ok_and(|seen| seen) {
             return Ok(());
         }
-        let missing: Vec<String> = fleet
+        let missing: Vec<String> = self
+            .fleet
             .borrow()
             .backends
             .iter()
