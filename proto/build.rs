@@ -6,6 +6,7 @@ const FILES: &[&str] = &[
     "warmpath/common/v1/common.proto",
     "warmpath/routing/v1/routing.proto",
     "warmpath/control/v1/control.proto",
+    "warmpath/replication/v1/replication.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -28,5 +28,14 @@ pub mod routing {
     }
 }
 
+/// Routers among each other: the states of pools.
+pub mod replication {
+    /// Version 1.
+    #[allow(missing_docs, unreachable_pub, clippy::all)]
+    pub mod v1 {
+        tonic::include_proto!("warmpath.replication.v1");
+    }
+}
+
 /// Telemetry and all others: members, desired and observed state.
 pub mod control;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bus::{Bus, MemoryBus};
 use domain::{
     Backend, BackendState, BlockKey, BlockUnit, CacheConfig, Decision, EngineKind, Fleet,
     Incarnation, KeyList, Prompt, RankState, Rejected, Route, RoutingClient, ServedModel,
@@ -134,19 +135,21 @@ impl RouterNode {
         secret: &str,
         fleet: watch::Receiver<Arc<Fleet>>,
         members: watch::Receiver<MemberList>,
+        bus: Option<Arc<dyn Bus>>,
     ) -> Self {
         let runtime = Runtime::new().unwrap();
         let (registry, lifecycle) = (Registry::new(), Lifecycle::new());
-        let deps = router::Deps { registry: registry.clone(), fleet, members };
-        let mut service = router::Config::default().build(deps).unwrap();
-        let sessions = service
-            .sessions(router::SessionDeps {
-                registry: registry.clone(),
-                spawner: lifecycle.spawner(),
-                me: process.clone(),
-                fingerprint: fingerprint(secret),
-            })
-            .unwrap();
+        let deps = router::Deps { registry: registry.clone(), fleet };
+        let region = router::RegionDeps {
+            me: process.clone(),
+            members,
+            fingerprint: fingerprint(secret),
+            client: rpc::ClientConfig::new(rpc::RawClientConfig::default()).unwrap(),
+            bus: bus
+                .map(|bus| router::RegionBus { bus, region: events::Region::new("test").unwrap() }),
+            spawner: lifecycle.spawner(),
+        };
+        let service = router::Config::default().build_in_region(deps, region).unwrap();
         let raw = RawServerConfig { listen, ..RawServerConfig::default() };
         let config = ServerConfig::new(raw).unwrap();
         let inside = runtime.enter();
@@ -155,7 +158,7 @@ impl RouterNode {
         let listener = TcpListener::from_std(listener).unwrap();
         let server = Server::new(listener, &config, rpc::Metrics::default()).unwrap();
         let address = server.address().to_owned();
-        let routes = tonic::service::Routes::new(sessions.service());
+        let routes = service.routes();
         let drain = lifecycle.drain();
         lifecycle.spawn("rpc", async move { server.run(routes, drain).await.unwrap() });
         lifecycle.spawn("router", service.run(lifecycle.drain()));
@@ -256,20 +259,27 @@ pub(crate) fn any_port() -> SocketAddr {
 pub(crate) struct Region {
     pub(crate) fleet: watch::Sender<Arc<Fleet>>,
     pub(crate) members: watch::Sender<MemberList>,
+    pub(crate) bus: Option<Arc<dyn Bus>>,
     pub(crate) routers: Vec<RouterNode>,
 }
 
 impl Region {
     pub(crate) fn new(routers: usize) -> Self {
+        Self::with_bus(routers, Some(Arc::new(MemoryBus::new(bus::Metrics::default()))))
+    }
+
+    /// One whose routers hear each other over this, or by direct calls alone.
+    pub(crate) fn with_bus(routers: usize, bus: Option<Arc<dyn Bus>>) -> Self {
         let (fleet, members) = (watch::Sender::new(ready(3)), watch::Sender::new(list(0, vec![])));
         let start = |i| {
             let me = process(&format!("router-{i}"), 1);
-            RouterNode::start(me, any_port(), "secret", fleet.subscribe(), members.subscribe())
+            let (fleet, members) = (fleet.subscribe(), members.subscribe());
+            RouterNode::start(me, any_port(), "secret", fleet, members, bus.clone())
         };
         let routers: Vec<_> = (0..routers).map(start).collect();
         let all = routers.iter().map(|router| router.member(&router.address)).collect();
         members.send_replace(list(1, all));
-        Self { fleet, members, routers }
+        Self { fleet, members, bus, routers }
     }
 
     pub(crate) fn edge(&self, name: &str) -> EdgeNode {
@@ -305,8 +315,7 @@ impl Rig {
     pub(crate) fn in_process() -> Self {
         let (registry, lifecycle) = (Registry::new(), Lifecycle::new());
         let fleet = watch::Sender::new(ready(3));
-        let (_, members) = watch::channel(MemberList::default());
-        let deps = router::Deps { registry: registry.clone(), fleet: fleet.subscribe(), members };
+        let deps = router::Deps { registry: registry.clone(), fleet: fleet.subscribe() };
         let service = router::Config::default().build(deps).unwrap();
         let client = service.client();
         lifecycle.spawn("router", service.run(lifecycle.drain()));

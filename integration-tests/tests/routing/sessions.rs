@@ -240,6 +240,49 @@ async fn the_pools_of_a_dead_router_go_to_the_next() {
     next.series.reaches("nothing is booked", |s| s.leases() == 0.0).await;
 }
 
+/// How many of these documents are taken to be cached where they are sent.
+async fn warm(edge: &EdgeNode, documents: std::ops::Range<u64>) -> usize {
+    let mut warm = 0;
+    for document in documents {
+        let decision = edge.route(route(document)).await.expect("no request fails");
+        edge.client.report(Report::FirstToken { lease: decision.lease });
+        finish(edge, &decision);
+        warm += usize::from(decision.evidence.matched_blocks == 20);
+    }
+    warm
+}
+
+async fn the_next_router_knows_what_is_cached(mut region: Region) {
+    let owner = region.owner();
+    let edge = impatient(&region, "edge");
+    edge.connected(4).await;
+    assert_eq!(warm(&edge, 0..30).await, 0);
+    let next = region.routers[1 - owner].series.clone();
+    next.reaches("a copy is in step", |s| s.sum("warmpath_router_pools_followed", &[]) == 1.0)
+        .await;
+    region.routers[owner].kill();
+    let mut alone = true;
+    while alone {
+        let decision = edge.route(route(100)).await.expect("no request fails");
+        finish(&edge, &decision);
+        alone = decision.evidence.reason == DecisionReason::EdgeAlone;
+    }
+    assert_eq!(next.sum("warmpath_router_takeovers_total", &[("state", "warm")]), 1.0);
+    // The last changes may have been on their way.
+    let warm = warm(&edge, 0..30).await;
+    assert!(warm >= 25, "{warm} of 30");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_router_has_a_copy_of_the_map() {
+    the_next_router_knows_what_is_cached(Region::new(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_bus_the_next_router_has_a_copy_all_the_same() {
+    the_next_router_knows_what_is_cached(Region::with_bus(2, None)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_that_comes_back_gets_its_pools_and_their_leases() {
     let mut region = Region::new(2);
@@ -258,6 +301,7 @@ async fn a_router_that_comes_back_gets_its_pools_and_their_leases() {
         "secret",
         region.fleet.subscribe(),
         region.members.subscribe(),
+        region.bus.clone(),
     );
     let other = &region.routers[1 - owner];
     let members = vec![back.member(&back.address), other.member(&other.address)];
@@ -300,7 +344,7 @@ async fn without_a_router_the_edge_decides_and_the_next_router_agrees_with_it() 
 
     let (fleet, members) = (region.fleet.subscribe(), region.members.subscribe());
     let me = process("router-0", 2);
-    let back = RouterNode::start(me, crate::kit::any_port(), "secret", fleet, members);
+    let back = RouterNode::start(me, crate::kit::any_port(), "secret", fleet, members, None);
     region.members.send_replace(list(2, vec![back.member(&back.address)]));
     back.series.reaches("it is told of every lease", |s| s.leases() == 3.0).await;
     for backend in backends {

@@ -58,12 +58,22 @@ impl Region {
         self.subject("answers", &[token, backend])
     }
 
+    /// Where the owner of a pool tells its copies what it does.
+    pub fn pool(&self, pool: &str) -> Subject {
+        self.subject("pools", &[pool])
+    }
+
+    /// All pools.
+    pub fn pools(&self) -> Pattern {
+        self.pattern("pools")
+    }
+
     /// All announcements.
     pub fn announcements(&self) -> Pattern {
         self.pattern("announce")
     }
 
-    /// All of one kind: `backends`, `decisions`, `announce`, `answers`.
+    /// All of one kind: `backends`, `decisions`, `announce`, `answers`, `pools`.
     fn pattern(&self, kind: &str) -> Pattern {
         Pattern::new(&format!("warmpath.v1.{}.{kind}.>", self.0)).expect("plain tokens")
     }

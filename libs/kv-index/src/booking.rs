@@ -56,6 +56,11 @@ impl Booking {
         self.slot
     }
 
+    /// Blocks of output that it holds.
+    pub fn generated_blocks(&self) -> u32 {
+        self.generated
+    }
+
     /// Full blocks of the prompt.
     pub(crate) fn blocks(&self) -> u32 {
         self.blocks

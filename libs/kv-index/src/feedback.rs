@@ -151,6 +151,16 @@ impl Feedback {
         capacity
     }
 
+    /// Goes on from a capacity that was learned elsewhere, of a rank that is known.
+    pub fn follow_capacity(&mut self, slot: Slot, blocks: u32) {
+        if let Some(rank) = rank_mut(&mut self.ranks, slot) {
+            let range = rank.told.range();
+            // The step is the largest below; sizes that were made of a step are rounded.
+            let step = step_of(blocks.saturating_add(1), rank.told.blocks);
+            rank.step = step.clamp(*range.start(), *range.end());
+        }
+    }
+
     /// Forgets a rank that was removed.
     pub fn remove(&mut self, slot: Slot) {
         let entry = self.ranks.get_mut(slot.number());

@@ -84,6 +84,12 @@ impl<S: Replicated> Pool<S> {
         &self.state
     }
 
+    /// The state, for an owner that changes it itself and [publishes](Self::publish) what it
+    /// did. A copy is changed by what its owner publishes, and by nothing else.
+    pub fn state_mut(&mut self) -> &mut S {
+        &mut self.state
+    }
+
     /// Whether this router decides for the pool.
     pub fn is_serving(&self) -> bool {
         matches!(self.role, Role::Serving(_))
@@ -124,6 +130,23 @@ impl<S: Replicated> Pool<S> {
         let Role::Serving(publisher) = &mut self.role else { return None };
         self.state.apply(&delta);
         Some(Output::Send(To::Routers, publisher.publish(delta)))
+    }
+
+    /// Publishes a change that was made by [`state_mut`](Self::state_mut). Nothing is returned on
+    /// a router that does not serve.
+    pub fn publish(&mut self, delta: S::Delta) -> Option<OutputOf<S>> {
+        let Role::Serving(publisher) = &mut self.role else { return None };
+        Some(Output::Send(To::Routers, publisher.publish(delta)))
+    }
+
+    /// Whether it has the state of an owner and follows that one's changes.
+    pub fn is_in_step(&self) -> bool {
+        matches!(&self.role, Role::Following(follower) if follower.is_in_step())
+    }
+
+    /// Whether the list has other routers, which may keep a copy.
+    pub fn has_peers(&self) -> bool {
+        self.order.iter().any(|router| router.id != self.me.id)
     }
 
     /// The member list is another.

@@ -154,6 +154,11 @@ impl PrefillFit {
         }
     }
 
+    /// A fit that goes on from what another one had learned from so many samples.
+    pub fn resumed(learned: Coefficients, samples: u64) -> Self {
+        Self { samples, ..Self::new(learned) }
+    }
+
     /// Seconds to prefill `uncached` tokens after `cached` ones. Finite, ≥ 0, and never less for
     /// a longer prompt.
     pub fn predict_seconds(&self, uncached: u32, cached: u32) -> f64 {

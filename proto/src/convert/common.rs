@@ -118,11 +118,23 @@ impl TryFrom<v1::Rank> for RankId {
     }
 }
 
+impl From<&Stream> for v1::Stream {
+    fn from(stream: &Stream) -> Self {
+        Self { turn: stream.turn, owner: Some((&stream.owner).into()) }
+    }
+}
+
+impl TryFrom<v1::Stream> for Stream {
+    type Error = WireError;
+
+    fn try_from(wire: v1::Stream) -> Result<Self, WireError> {
+        Ok(Self { turn: wire.turn, owner: present("stream.owner", wire.owner)?.try_into()? })
+    }
+}
+
 impl From<&Reign> for v1::Reign {
     fn from(reign: &Reign) -> Self {
-        let Stream { turn, owner } = &reign.stream;
-        let stream = v1::Stream { turn: *turn, owner: Some(owner.into()) };
-        Self { epoch: Some(reign.epoch.into()), stream: Some(stream) }
+        Self { epoch: Some(reign.epoch.into()), stream: Some((&reign.stream).into()) }
     }
 }
 
@@ -130,9 +142,7 @@ impl TryFrom<v1::Reign> for Reign {
     type Error = WireError;
 
     fn try_from(wire: v1::Reign) -> Result<Self, WireError> {
-        let stream = present("reign.stream", wire.stream)?;
-        let owner = present("reign.stream.owner", stream.owner)?.try_into()?;
-        let stream = Stream { turn: stream.turn, owner };
+        let stream = present("reign.stream", wire.stream)?.try_into()?;
         Ok(Self { epoch: present("reign.epoch", wire.epoch)?.into(), stream })
     }
 }

@@ -6,11 +6,11 @@
 //! closing report.
 //!
 //! - [`Config`], [`RawConfig`]: the `[router]` section
-//! - [`Deps`], [`Service`]: what it needs, what it gives
-//! - [`Sessions`], [`SessionDeps`]: what edges in other processes connect to
+//! - [`Deps`], [`RegionDeps`], [`Service`]: what it needs, what it gives
 //! - [`Router`]: pools by model; the in-process adapter of [`domain::RoutingClient`]
 //! - `pool`: reconcile, decide, report
-//! - `ownership`: which pools this router serves
+//! - `sessions`: what edges in other processes connect to
+//! - `replica`: this router among others, which keep copies of its pools
 //! - `breaker`: passive ejection, half-open trials
 //! - `explain`: traces of recent decisions
 //! - [`api`]: what the admin port shows
@@ -22,9 +22,9 @@ mod config;
 mod error;
 mod explain;
 mod metrics;
-mod ownership;
 mod pool;
 pub mod process;
+mod replica;
 mod router;
 mod service;
 mod sessions;
@@ -33,6 +33,6 @@ mod tests;
 
 pub use config::{Config, RawConfig};
 pub use error::Error;
+pub use replica::RegionBus;
 pub use router::Router;
-pub use service::{Deps, Service};
-pub use sessions::{SessionDeps, Sessions};
+pub use service::{Deps, RegionDeps, Service};

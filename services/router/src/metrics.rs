@@ -4,6 +4,7 @@
 //! named), never from a request.
 
 mod rank;
+mod region;
 
 use domain::{DecisionReason, EvidenceLevel, ModelId, RankId, RejectReason};
 use prometheus::{
@@ -13,6 +14,7 @@ use prometheus::{
 
 use rank::RankFamilies;
 pub(crate) use rank::{Purge, RankMetrics};
+pub(crate) use region::{CopyMetrics, Region};
 
 /// From 5 µs: a decision is expected to take tens of microseconds.
 const DECISION_BUCKETS: &[f64] =

@@ -12,11 +12,16 @@
 //! - [`decide`]: a Route becomes a booked choice
 //! - [`report`]: what became of it
 //! - [`remote`]: leases that edges in other processes hold
+//! - [`change`], [`copy`]: what an owner tells of it, and what another router makes of that
+//! - [`held`]: whether it is served here
 //! - [`feedback`]: what engines found in their caches, and what beliefs are worth
 //! - [`trace`], [`view`]: what operators are told
 
+mod change;
+mod copy;
 mod decide;
 mod feedback;
+mod held;
 mod lease;
 mod measure;
 mod profile;
@@ -33,17 +38,22 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use domain::{
-    Backend, BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RejectReason, Report, Route,
+    Backend, BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RankId, RejectReason,
+    Report, Route,
 };
 use kv_index::feedback::{Feedback, Told};
 use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
 use proto::What;
-use replication::{Audit, AuditReply, LeaseKey, Process, Resume};
+use replication::{Audit, AuditReply, LeaseKey, MemberList, MessageOf, Process, Reign, Resume};
 use scheduling::{Config, Due, PrefillFit};
 
 use crate::explain::{Ending, Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
+pub(crate) use change::Change;
+use change::Told as ToldChanges;
+use held::Held;
+pub(crate) use held::{Outbox, Outgoing, Peers};
 pub(crate) use lease::pool_of;
 use lease::{BookedBlocks, Lease};
 use measure::Measure;
@@ -68,10 +78,20 @@ pub(crate) type Routed = (Result<Decision, RejectReason>, Trace);
 /// The pool of one model.
 pub(crate) struct Pool {
     pub(crate) model: ModelId,
-    /// The backends of the last reconcile. Held over a whole reconcile, so that one at a time
-    /// runs; decisions never take it.
-    seated: Mutex<HashMap<BackendId, Arc<Backend>>>,
-    state: Mutex<State>,
+    /// The backends of the last reconcile, with the model's name there. Held over a whole
+    /// reconcile, so that one at a time runs; decisions never take it.
+    seated: Mutex<HashMap<BackendId, (Arc<Backend>, ModelId)>>,
+    held: Mutex<Held>,
+    families: Arc<Families>,
+}
+
+/// Whether a pool is served here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is.
+    Serves(Reign),
+    /// Another router serves it, as far as is known.
+    Other(Option<Process>),
 }
 
 /// What the lock guards.
@@ -79,8 +99,16 @@ pub(crate) struct State {
     model: ModelId,
     number: u32,
     config: Config,
+    /// Where its series are: those of the process, or of nobody while it is a copy.
     families: Arc<Families>,
+    hidden: Arc<Families>,
     metrics: PoolMetrics,
+    /// Whether another router's changes are made here, and no other.
+    is_copy: bool,
+    /// When something was heard of it last.
+    now: Moment,
+    /// What copies are to be told.
+    told: ToldChanges,
     ranks: Ranks,
     by_backend: HashMap<BackendId, Vec<RankKey>>,
     /// One index for each unit ever in use; kept for the pool's life, so that a booking of a
@@ -115,48 +143,30 @@ struct Mirror {
 }
 
 impl Pool {
+    /// An empty pool: one that this process serves alone, or one of which `peers` keep copies.
     pub(crate) fn new(
         model: ModelId,
         number: u32,
         config: Config,
         families: Arc<Families>,
+        peers: Option<&Peers>,
     ) -> Self {
-        let metrics = families.pool(&model);
-        Self {
-            model: model.clone(),
-            seated: Mutex::default(),
-            state: Mutex::new(State {
-                ranks: Ranks::new(model.clone()),
-                model,
-                number,
-                config,
-                families,
-                metrics,
-                by_backend: HashMap::new(),
-                mirrors: Vec::new(),
-                leases: BTreeMap::new(),
-                remote: Remote::default(),
-                retired_fits: HashMap::new(),
-                next_rank: 0,
-                next_lease: 0,
-                turn: 0,
-                answers: AnswerShare::default(),
-                bytes_per_token: INITIAL_BYTES_PER_TOKEN,
-                scaled_by: INITIAL_BYTES_PER_TOKEN,
-            }),
-        }
+        let state =
+            |families: &Arc<Families>| State::new(model.clone(), number, config, families.clone());
+        let held = match peers {
+            None => Held::alone(state(&families)),
+            Some(peers) => Held::shared(&model, state(&peers.hidden), peers),
+        };
+        Self { model, seated: Mutex::default(), held: Mutex::new(held), families }
     }
 
     /// Brings the ranks in line with the fleet. Decisions wait only for what changed.
     pub(crate) fn reconcile(&self, seats: &[Seat<'_>]) {
         let mut seated = self.seated.lock();
-        let changed: Vec<Seat<'_>> = seats
-            .iter()
-            .filter(|s| {
-                seated.get(&s.backend.id).is_none_or(|before| !Arc::ptr_eq(before, s.backend))
-            })
-            .copied()
-            .collect();
+        let is_known = |s: &&Seat<'_>| {
+            seated.get(&s.backend.id).is_some_and(|(before, _)| Arc::ptr_eq(before, s.backend))
+        };
+        let changed: Vec<Seat<'_>> = seats.iter().filter(|s| !is_known(s)).copied().collect();
         let present: HashSet<&BackendId> = seats.iter().map(|s| &s.backend.id).collect();
         let gone: Vec<BackendId> =
             seated.keys().filter(|id| !present.contains(id)).cloned().collect();
@@ -164,82 +174,155 @@ impl Pool {
             seated.remove(id);
         }
         for seat in &changed {
-            seated.insert(seat.backend.id.clone(), seat.backend.clone());
+            let known = (seat.backend.clone(), seat.model.id.clone());
+            seated.insert(seat.backend.id.clone(), known);
         }
         if !gone.is_empty() || !changed.is_empty() {
-            self.state.lock().reconcile(&gone, &changed);
+            self.act(|state| state.reconcile(&gone, &changed));
         }
+    }
+
+    /// Does something with the state and tells copies of it. `None` if it is not served here.
+    fn act<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
+        let mut held = self.held.lock();
+        let result = act(held.active()?);
+        held.publish();
+        Some(result)
     }
 
     /// Chooses and books.
     pub(crate) fn route(&self, route: &Route, now: Moment) -> Routed {
-        self.state.lock().route(route, now)
+        let elsewhere = || (Err(RejectReason::NoReadyBackend), Trace::new(route));
+        self.act(|state| state.route(route, now)).unwrap_or_else(elsewhere)
     }
 
     /// Takes a report; returns what it adds to the explanation.
     pub(crate) fn report(&self, report: &Report, now: Moment) -> Option<Outcome> {
-        self.state.lock().report(report, now)
+        self.act(|state| state.report(report, now))?
     }
 
     /// Time has passed: starts prefills that are due, reaps lost leases, gives ranks that nobody
     /// tries another chance, shows gauges.
     pub(crate) fn tick(&self, now: Moment) -> Vec<(LeaseId, Outcome)> {
-        let mut state = self.state.lock();
-        state.advance(now);
-        let mut reaped = state.reap(now);
-        reaped.extend(state.end_orphans(now));
-        state.house(now);
-        state.reconsider(now);
-        state.ranks.refresh();
-        state.show(now);
-        reaped
+        let ticked = self.act(|state| {
+            state.advance(now);
+            let mut reaped = state.reap(now);
+            reaped.extend(state.end_orphans(now));
+            state.house(now);
+            state.reconsider(now);
+            state.ranks.refresh();
+            state.show(now);
+            reaped
+        });
+        ticked.unwrap_or_default()
     }
 
     /// As [`route`](Self::route) for an edge elsewhere, which names the lease.
     pub(crate) fn route_for(&self, key: &LeaseKey, route: &Route, now: Moment) -> RoutedFor {
-        self.state.lock().route_for(key, route, now)
+        let routed = self.act(|state| state.route_for(key, route, now));
+        routed.unwrap_or((Answer::Elsewhere, None))
     }
 
     /// As [`report`](Self::report) for an edge elsewhere.
     pub(crate) fn hear(&self, key: LeaseKey, what: &What, now: Moment) -> Vec<(LeaseId, Outcome)> {
-        self.state.lock().hear(key, what, now)
+        self.act(|state| state.hear(key, what, now)).unwrap_or_default()
     }
 
     /// An edge says in short what it holds here.
     pub(crate) fn audit(&self, audit: &Audit, now: Moment) -> Option<AuditReply> {
-        self.state.lock().audit(audit, now)
+        self.act(|state| state.audit(audit, now))?
     }
 
     /// An edge says one by one what it holds here.
     pub(crate) fn resume(&self, resume: &Resume, now: Moment) -> Vec<(LeaseId, Outcome)> {
-        self.state.lock().resume(resume, now)
+        self.act(|state| state.resume(resume, now)).unwrap_or_default()
     }
 
     /// The last session of an edge's process broke.
     pub(crate) fn broken(&self, edge: &Process, now: Moment) {
-        self.state.lock().broken(edge, now);
+        self.act(|state| state.broken(edge, now));
     }
 
-    /// Another router owns the pool: what edges hold is told to that one.
-    pub(crate) fn let_go(&self, now: Moment) {
-        self.state.lock().let_go(now);
+    /// Whether it is served here. It is asked for an edge, so if it is not it may have to be.
+    pub(crate) fn standing(&self, now: Moment) -> Standing {
+        if let Some(reign) = self.held.lock().reign() {
+            return Standing::Serves(reign);
+        }
+        self.drive(now, |pool| {
+            pool.asked(now);
+            pool.tick(now)
+        });
+        self.held.lock().standing(now)
+    }
+
+    /// The member list is another.
+    pub(crate) fn set_list(&self, list: &MemberList, now: Moment) {
+        self.drive(now, |pool| pool.set_list(list, now));
+    }
+
+    /// Another router says something of it.
+    pub(crate) fn hear_router(&self, from: &Process, message: MessageOf<State>, now: Moment) {
+        self.drive(now, |pool| pool.on_message(from, message, now));
+    }
+
+    /// Time has passed for its copies.
+    pub(crate) fn tick_copies(&self, now: Moment) {
+        self.drive(now, |pool| pool.tick(now));
+    }
+
+    /// Lets its copy machine do something, and does what that wants done.
+    fn drive(
+        &self,
+        now: Moment,
+        step: impl FnOnce(&mut replication::Pool<State>) -> Vec<replication::OutputOf<State>>,
+    ) {
+        if !self.held.lock().drive(now, step) {
+            return;
+        }
+        let seated = self.seated.lock();
+        let seats: Vec<Seat<'_>> = (seated.values())
+            .filter_map(|(backend, name)| {
+                let model = backend.models.iter().find(|model| model.id == *name)?;
+                Some(Seat { backend, model })
+            })
+            .collect();
+        self.held.lock().begin(&self.families, &seats, now);
     }
 
     /// Leases of edges elsewhere, as the replicated book has them.
     #[cfg(test)]
     pub(crate) fn booked(&self) -> Vec<(LeaseKey, replication::Lease)> {
-        self.state.lock().booked()
+        self.held.lock().state().booked()
+    }
+
+    /// Its copy of the state.
+    #[cfg(test)]
+    pub(crate) fn with_state<R>(&self, read: impl FnOnce(&State) -> R) -> R {
+        read(self.held.lock().state())
     }
 
     /// Whether nothing is left in it.
     pub(crate) fn is_empty(&self) -> bool {
-        let state = self.state.lock();
-        state.ranks.is_empty() && state.leases.is_empty()
+        let is_unseated = self.seated.lock().is_empty();
+        let held = self.held.lock();
+        let state = held.state();
+        is_unseated && state.ranks.is_empty() && state.leases.is_empty()
+    }
+
+    /// What this router is to it: `serves`, `follows` or `aside`.
+    pub(crate) fn role(&self) -> &'static str {
+        self.held.lock().role()
     }
 
     /// The ranks as operators see them.
     pub(crate) fn view(&self, now: Moment) -> Vec<serde_json::Value> {
-        self.state.lock().view(now)
+        let mut held = self.held.lock();
+        let role = held.role();
+        if let Some(state) = held.active() {
+            state.advance(now);
+            held.publish();
+        }
+        held.state().view(role, now)
     }
 }
 
@@ -256,14 +339,42 @@ impl Mirror {
         self.index.asks_evicted_by(slot, new_blocks) * measure.block_tokens()
     }
 
-    /// The engine tells its size, at first or anew.
-    fn set_told(&mut self, slot: Slot, told: Told) {
-        let capacity = self.feedback.set_told(slot, told);
-        self.index.set_capacity(slot, capacity);
+    /// The engine of `rank` tells its size, at first or anew.
+    fn set_told(&mut self, slot: Slot, told: Told, rank: &RankId, changes: &mut ToldChanges) {
+        let blocks = self.feedback.set_told(slot, told);
+        self.index.set_capacity(slot, blocks);
+        let unit = self.unit;
+        changes.tell(|| Change::Capacity { rank: rank.clone(), unit, blocks });
     }
 }
 
 impl State {
+    fn new(model: ModelId, number: u32, config: Config, families: Arc<Families>) -> Self {
+        Self {
+            ranks: Ranks::new(model.clone()),
+            metrics: families.pool(&model),
+            model,
+            number,
+            config,
+            hidden: families.clone(),
+            families,
+            is_copy: false,
+            now: Moment::ZERO,
+            told: ToldChanges::default(),
+            by_backend: HashMap::new(),
+            mirrors: Vec::new(),
+            leases: BTreeMap::new(),
+            remote: Remote::default(),
+            retired_fits: HashMap::new(),
+            next_rank: 0,
+            next_lease: 0,
+            turn: 0,
+            answers: AnswerShare::default(),
+            bytes_per_token: INITIAL_BYTES_PER_TOKEN,
+            scaled_by: INITIAL_BYTES_PER_TOKEN,
+        }
+    }
+
     /// The number of the index of `unit`, made on first use.
     fn mirror(&mut self, unit: BlockUnit) -> usize {
         if let Some(i) = self.mirrors.iter().position(|m| m.unit == unit) {
@@ -286,7 +397,7 @@ impl State {
         if rank.slot(mirror).is_none() {
             let told = rank.profile.told(mirror_state.unit, self.scaled_by);
             let slot = mirror_state.index.add_rank_as(told.blocks, rank.profile.eviction);
-            mirror_state.set_told(slot, told);
+            mirror_state.set_told(slot, told, &rank.id, &mut self.told);
             rank.set_slot(mirror, slot);
         }
     }
@@ -301,12 +412,12 @@ impl State {
     }
 
     fn advance_rank(&mut self, at: usize, now: Moment) {
-        let (mirrors, leases) = (&mut self.mirrors, &mut self.leases);
+        let (mirrors, leases, told) = (&mut self.mirrors, &mut self.leases, &mut self.told);
         self.ranks[at].load.start_due(now, |lease, due| {
             let Some(lease) = leases.get_mut(&lease) else { return true };
             let starts = due == Due::Finished || has_room(mirrors, lease.blocks.as_ref());
             if starts {
-                start(mirrors, lease);
+                start(mirrors, lease, told);
             }
             starts
         });
@@ -365,12 +476,15 @@ fn has_room(mirrors: &[Mirror], blocks: Option<&BookedBlocks>) -> bool {
 }
 
 /// The lease's prefill is taken to begin: its blocks are allocated, others evicted for it.
-fn start(mirrors: &mut [Mirror], lease: &mut Lease) {
+fn start(mirrors: &mut [Mirror], lease: &mut Lease, told: &mut ToldChanges) {
     if let Some(blocks) = &mut lease.blocks
         && !blocks.started
     {
         blocks.started = true;
         let Mirror { index, feedback, .. } = &mut mirrors[blocks.mirror];
         feedback.start(index, &mut blocks.booking, &mut blocks.sample);
+        if let Some(key) = &lease.key {
+            told.tell(|| Change::Started { lease: key.clone() });
+        }
     }
 }

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use bus::{NatsBus, NatsConfig, RawNatsConfig};
 use domain::Fleet;
+use events::Region;
 use instrumentation::{LogConfig, Registry};
 use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
 use launch::sections::{RawAdmin, RawRegion};
 use launch::{Program, Started};
-use lifecycle::{Drain, Lifecycle, Readiness, ServeLimits};
+use lifecycle::{Drain, Lifecycle, Readiness, ServeLimits, TaskSpawner};
 use replication::Role;
 use rpc::{RawServerConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
 use settings::{Redacted, SettingsError};
 use tokio::sync::watch;
 
-use crate::{Config as RouterConfig, Deps, RawConfig as RawRouter, SessionDeps};
+use crate::{Config as RouterConfig, Deps, RawConfig as RawRouter, RegionBus, RegionDeps};
 
 /// What must hold before edges are served: without it every model is unknown.
 const THE_FLEET_IS_KNOWN: &str = "the fleet is known";
@@ -32,6 +34,9 @@ pub struct RawConfig {
     pub member: RawMember,
     /// Where edges and other routers connect.
     pub rpc: RawServerConfig,
+    /// Where pools' owners tell other routers what they do. Without it they call each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bus: Option<RawNatsConfig>,
     /// What all services of a region share.
     pub region: RawRegion,
     /// The port for operators.
@@ -45,6 +50,8 @@ pub struct Config {
     router: RouterConfig,
     member: MemberConfig,
     rpc: ServerConfig,
+    bus: Option<NatsConfig>,
+    region: Region,
     region_secret: Redacted<Vec<u8>>,
     admin: SocketAddr,
     drain_timeout: Duration,
@@ -64,6 +71,9 @@ impl Program for RouterProcess {
             router: RouterConfig::new(raw.router)?,
             member: MemberConfig::new(raw.member)?,
             rpc: ServerConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?,
+            bus: raw.bus.map(NatsConfig::new).transpose().map_err(|e| e.under("bus"))?,
+            region: Region::new(&raw.region.name)
+                .map_err(|e| SettingsError::new("region.name", e.to_string()))?,
             region_secret: shared_secret(raw.region.secret.as_ref())?,
             admin: raw.admin.listen,
             drain_timeout: raw.admin.drain_timeout.get(),
@@ -108,17 +118,19 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         config.rpc.client(),
         (&registry, background.clone()),
     )?;
-    let mut router = config.router.build(Deps {
-        registry: registry.clone(),
-        fleet: feed.fleet(),
-        members: feed.members(),
-    })?;
-    let sessions = router.sessions(SessionDeps {
-        registry: registry.clone(),
-        spawner: lifecycle.spawner(),
-        me: me.clone(),
-        fingerprint: fingerprint(&config.region_secret),
-    })?;
+    let bus = config.bus.map(|bus| join_bus(bus, config.region, &registry, &background));
+    let deps = Deps { registry: registry.clone(), fleet: feed.fleet() };
+    let router = config.router.build_in_region(
+        deps,
+        RegionDeps {
+            me: me.clone(),
+            members: feed.members(),
+            fingerprint: fingerprint(&config.region_secret),
+            client: config.rpc.client().clone(),
+            bus: bus.transpose()?,
+            spawner: lifecycle.spawner(),
+        },
+    )?;
 
     let readiness = Readiness::new(lifecycle.drain());
     readiness.require(THE_FLEET_IS_KNOWN);
@@ -127,8 +139,8 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     background.spawn("readiness", follow_readiness(feed.fleet(), readiness));
     let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
     background.spawn("admin", serving);
+    let routes = router.routes();
     background.spawn("router", router.run(background.drain()));
-    let routes = tonic::service::Routes::new(sessions.service());
     lifecycle.spawn("rpc", serve(server, routes, lifecycle.drain()));
     tracing::info!(
         rpc.listen = %rpc_address,
@@ -138,6 +150,18 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         "serving"
     );
     Ok(Started { lifecycle, registry })
+}
+
+fn join_bus(
+    config: NatsConfig,
+    region: Region,
+    registry: &Registry,
+    spawner: &TaskSpawner,
+) -> anyhow::Result<RegionBus> {
+    let metrics = bus::Metrics::default();
+    metrics.register(registry)?;
+    let bus = NatsBus::start(config, spawner.clone(), metrics);
+    Ok(RegionBus { bus: Arc::new(bus), region })
 }
 
 async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {

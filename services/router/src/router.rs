@@ -10,13 +10,15 @@ use domain::{
 };
 use parking_lot::{Mutex, RwLock};
 use proto::What;
-use replication::{Audit, AuditReply, LeaseKey, PoolId, Process, Resume};
+use replication::{
+    Audit, AuditReply, Epoch, LeaseKey, MemberList, MessageOf, PoolId, Process, Resume,
+};
 use scheduling::Config;
 use tokio::sync::watch;
 
 use crate::explain::{Explanations, Outcome, Trace};
 use crate::metrics::Families;
-use crate::pool::{Answer, Pool, Seat, pool_of};
+use crate::pool::{Answer, Peers, Pool, Seat, Standing, State, pool_of};
 
 /// Pools without ranks and leases that are remembered, so that a model whose backends are all
 /// gone is told from one that never was. Adapters that come and go must not pile up.
@@ -30,6 +32,10 @@ pub struct Router {
     explanations: Explanations,
     /// Held over a whole reconcile.
     reconciling: Mutex<()>,
+    /// Set if other routers may serve its pools.
+    peers: Option<Peers>,
+    /// The list that owners follow from.
+    members: RwLock<MemberList>,
     fleet: watch::Sender<Arc<Fleet>>,
 }
 
@@ -43,13 +49,15 @@ struct Pools {
 }
 
 impl Router {
-    pub(crate) fn new(config: Config, families: Families) -> Self {
+    pub(crate) fn new(config: Config, families: Families, peers: Option<Peers>) -> Self {
         Self {
             config,
             families: Arc::new(families),
             pools: RwLock::default(),
             explanations: Explanations::default(),
             reconciling: Mutex::default(),
+            peers,
+            members: RwLock::default(),
             fleet: watch::Sender::new(Arc::new(Fleet::default())),
         }
     }
@@ -117,11 +125,6 @@ impl Router {
         self.fleet.subscribe()
     }
 
-    /// Whether there is a pool of that name.
-    pub(crate) fn knows(&self, pool: &PoolId) -> bool {
-        self.pools.read().by_model.contains_key(pool.as_str())
-    }
-
     /// Chooses and books for an edge elsewhere.
     pub(crate) fn ask(&self, pool: &PoolId, key: &LeaseKey, route: &Route, now: Moment) -> Answer {
         let Some(pool) = self.named(pool) else {
@@ -166,17 +169,73 @@ impl Router {
         }
     }
 
-    /// Another router owns the pool.
-    pub(crate) fn let_go(&self, pool: &PoolId, now: Moment) {
-        if let Some(pool) = self.named(pool) {
-            pool.let_go(now);
+    /// Whether a pool is served here; `None` if it is not known.
+    pub(crate) fn standing(&self, pool: &PoolId, now: Moment) -> Option<Standing> {
+        Some(self.named(pool)?.standing(now))
+    }
+
+    /// The list that owners follow from.
+    pub(crate) fn members(&self) -> MemberList {
+        self.members.read().clone()
+    }
+
+    /// Its epoch.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.members.read().epoch
+    }
+
+    /// A member list came, from telemetry or another member.
+    pub(crate) fn set_list(&self, list: &MemberList, now: Moment) {
+        {
+            let mut members = self.members.write();
+            if list.epoch <= members.epoch {
+                return;
+            }
+            *members = list.clone();
         }
+        for pool in self.all() {
+            pool.set_list(list, now);
+        }
+    }
+
+    /// Another router says something of a pool.
+    pub(crate) fn hear_router(
+        &self,
+        from: &Process,
+        pool: &PoolId,
+        message: MessageOf<State>,
+        now: Moment,
+    ) {
+        if let Some(pool) = self.named(pool) {
+            pool.hear_router(from, message, now);
+        }
+    }
+
+    /// Time has passed for the copies of pools. Returns how many are served here, and how many
+    /// copies are in step.
+    pub(crate) fn tick_copies(&self, now: Moment) -> (usize, usize) {
+        let (mut served, mut followed) = (0, 0);
+        for pool in self.all() {
+            pool.tick_copies(now);
+            match pool.role() {
+                "serves" => served += 1,
+                "follows" => followed += 1,
+                _ => {}
+            }
+        }
+        (served, followed)
     }
 
     /// Leases of edges elsewhere.
     #[cfg(test)]
     pub(crate) fn booked(&self, pool: &PoolId) -> Vec<(LeaseKey, replication::Lease)> {
         self.named(pool).map(|pool| pool.booked()).unwrap_or_default()
+    }
+
+    /// A pool's state.
+    #[cfg(test)]
+    pub(crate) fn with_state<R>(&self, pool: &PoolId, read: impl FnOnce(&State) -> R) -> R {
+        self.named(pool).expect("a known pool").with_state(read)
     }
 
     /// A Route of an edge elsewhere had no decision.
@@ -232,7 +291,10 @@ impl Router {
         let mut pools = self.pools.write();
         let number = pools.next;
         pools.next += 1;
-        let pool = Arc::new(Pool::new(model.clone(), number, self.config, self.families.clone()));
+        let families = self.families.clone();
+        let pool = Pool::new(model.clone(), number, self.config, families, self.peers.as_ref());
+        pool.set_list(&self.members.read(), lifecycle::monotonic());
+        let pool = Arc::new(pool);
         pools.by_model.insert(model.clone(), pool.clone());
         pools.by_number.insert(u64::from(number), pool);
     }

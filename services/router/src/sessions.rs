@@ -26,13 +26,12 @@ use parking_lot::Mutex;
 use prometheus::Registry;
 use proto::routing::v1::routing_server::{Routing, RoutingServer};
 use proto::routing::v1::{EdgeFrame, RouterFrame};
-use replication::{MemberId, MemberList, Process};
+use replication::{MemberId, Process};
 use rpc::Fingerprint;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::ownership::Ownership;
 use crate::{Error, Router};
 use metrics::Metrics;
 
@@ -44,27 +43,14 @@ const UNWRITTEN_FRAMES: usize = 32;
 /// one by one below that.
 const MAX_FRAME_BYTES: usize = 4 * rpc::MAX_MESSAGE_BYTES;
 
-/// What the router's end of sessions needs.
-pub struct SessionDeps {
-    /// Where its metrics are registered.
-    pub registry: Registry,
-    /// What its tasks are started with.
-    pub spawner: TaskSpawner,
-    /// This process, as it is a member.
-    pub me: Process,
-    /// Of the region's secret: edges must have the same.
-    pub fingerprint: Fingerprint,
-}
-
 /// The router's end of sessions. A cheap handle.
 #[derive(Clone)]
-pub struct Sessions(Arc<Shared>);
+pub(crate) struct Sessions(Arc<Shared>);
 
 pub(crate) struct Shared {
     router: Arc<Router>,
     me: Process,
     fingerprint: Fingerprint,
-    ownership: Mutex<Ownership>,
     edges: Mutex<HashMap<MemberId, Edge>>,
     spawner: TaskSpawner,
     metrics: Metrics,
@@ -79,15 +65,15 @@ struct Edge {
 impl Sessions {
     pub(crate) fn new(
         router: Arc<Router>,
-        members: MemberList,
-        deps: SessionDeps,
+        me: Process,
+        fingerprint: Fingerprint,
+        spawner: TaskSpawner,
+        registry: &Registry,
     ) -> Result<Self, Error> {
-        let SessionDeps { registry, spawner, me, fingerprint } = deps;
         let metrics = Metrics::default();
-        metrics.register(&registry)?;
+        metrics.register(registry)?;
         Ok(Self(Arc::new(Shared {
             router,
-            ownership: Mutex::new(Ownership::new(me.clone(), members)),
             me,
             fingerprint,
             edges: Mutex::default(),
@@ -97,32 +83,14 @@ impl Sessions {
     }
 
     /// The gRPC service, for a server of the process.
-    pub fn service(&self) -> RoutingServer<Self> {
+    pub(crate) fn service(&self) -> RoutingServer<Self> {
         RoutingServer::new(self.clone())
             .max_decoding_message_size(MAX_FRAME_BYTES)
             .max_encoding_message_size(MAX_FRAME_BYTES)
     }
-
-    /// A member list came, from telemetry or an edge.
-    pub(crate) fn set_list(&self, list: &MemberList, now: Moment) {
-        self.0.set_list(list, now);
-    }
 }
 
 impl Shared {
-    fn set_list(&self, list: &MemberList, now: Moment) {
-        let (lost, served) = {
-            let mut ownership = self.ownership.lock();
-            let lost = ownership.set_list(list);
-            (lost, ownership.served())
-        };
-        self.metrics.pools_served.set(served as i64);
-        for pool in lost {
-            tracing::info!(pool = pool.as_str(), "another router serves the pool now");
-            self.router.let_go(&pool, now);
-        }
-    }
-
     /// Counts a stream of an edge. `false` if a later process of it was here.
     fn enter(&self, edge: &Process) -> bool {
         let mut edges = self.edges.lock();

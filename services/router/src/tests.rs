@@ -4,6 +4,7 @@ mod adapters;
 mod admin;
 mod breaking;
 mod concurrency;
+mod copies;
 mod feedback;
 mod kit;
 mod lifetimes;

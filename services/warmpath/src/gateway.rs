@@ -11,7 +11,6 @@ use futures_util::StreamExt;
 use instrumentation::Registry;
 use launch::Started;
 use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome};
-use replication::MemberList;
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -63,9 +62,7 @@ impl Gateway {
             };
             telemetry::process::serve_admin_api(config, deps, &background).await?;
         }
-        // The one router serves every pool.
-        let (_, members) = watch::channel(MemberList::default());
-        let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone(), members };
+        let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone() };
         let router = config.router.build(deps)?;
         let routing = router.client();
         let feed_metrics = config_feed::Metrics::default();

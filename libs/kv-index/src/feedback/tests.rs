@@ -296,3 +296,18 @@ fn an_engine_that_keeps_whole_sequences_is_not_resized() {
     assert_eq!(bench.feedback.told_blocks(slot), Some(TOLD));
     assert!(bench.feedback.standing(slot) != Standing::Silent);
 }
+
+#[test]
+fn a_size_that_was_learned_elsewhere_is_gone_on_from() {
+    let mut bench = Bench::new(&[TOLD], false, 1);
+    let slot = bench.slots[0];
+    let told = Told { blocks: 14_000, is_assumed: false, group: 1 };
+    bench.feedback.set_told(slot, told);
+    for step in told.range() {
+        let learned = scaled(told.blocks, step);
+        bench.feedback.follow_capacity(slot, learned);
+        assert_eq!(bench.feedback.set_told(slot, told), learned);
+    }
+    bench.feedback.follow_capacity(slot, u32::MAX);
+    assert_eq!(bench.feedback.set_told(slot, told), scaled(told.blocks, *told.range().end()));
+}

@@ -11,7 +11,7 @@ use domain::{
 };
 use scheduling::{CandidateView, Config, Fading, Policy, Selection, select_sparing};
 
-use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
+use super::lease::{BookedBlocks, Forecast, Lease, Size, lease_id};
 use super::prospect::{Asked, Prospect, Reading};
 use super::rank::Standing;
 use super::{Routed, State, has_room};
@@ -129,6 +129,12 @@ impl State {
             heard: now,
             blocks,
             forecast,
+            size: Size {
+                tokens: route.prompt.as_ref().map_or(0, |p| p.tokens),
+                text_bytes: forecast.text_bytes,
+                uncached_tokens: prospect.uncached_tokens,
+            },
+            stream: route.stream,
             trial,
             first_token: false,
             generated: 0,

@@ -36,6 +36,10 @@ pub(crate) struct Lease {
     pub(crate) blocks: Option<BookedBlocks>,
     /// What was foretold.
     pub(crate) forecast: Forecast,
+    /// What was sent.
+    pub(crate) size: Size,
+    /// Whether its answer streams.
+    pub(crate) stream: bool,
     /// Whether it is the trial of a broken rank.
     pub(crate) trial: bool,
     /// Whether its first token was seen.
@@ -63,6 +67,14 @@ pub(crate) struct BookedBlocks {
     pub(crate) measure: Measure,
     /// Leading blocks that have keys.
     pub(crate) keyed: u32,
+}
+
+/// The size of a prompt on its rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Size {
+    pub(crate) tokens: u32,
+    pub(crate) text_bytes: u32,
+    pub(crate) uncached_tokens: u32,
 }
 
 /// What a decision foretold, to be held against what came.

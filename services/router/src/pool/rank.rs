@@ -10,6 +10,7 @@ use domain::{
 use kv_index::Slot;
 use scheduling::{LoadBook, PrefillFit};
 
+use super::change::Change;
 use super::profile::Profile;
 use crate::breaker::{Breaker, Gate};
 use crate::metrics::{Families, RankMetrics};
@@ -27,6 +28,8 @@ pub(crate) struct Rank {
     pub(crate) profile: Profile,
     /// The names that its backend serves.
     names: HashSet<ModelId>,
+    /// The pool's model as its backend names it.
+    pub(crate) model: ModelId,
     /// Its slots, by the number of the index they are in.
     slots: Vec<(usize, Slot)>,
     pub(crate) load: LoadBook,
@@ -71,6 +74,7 @@ impl Rank {
             seen,
             profile,
             names: HashSet::new(),
+            model: model.clone(),
             slots: Vec::new(),
             load: LoadBook::default(),
             fit,
@@ -95,6 +99,9 @@ impl Rank {
             self.names = backend.models.iter().map(|m| m.id.clone()).collect();
         }
         self.seen = backend.clone();
+        if self.model != model.id {
+            self.model = model.id.clone();
+        }
         if let Some(sample) = rank.load
             && self.last_sample.is_none_or(|last| sample.at > last)
         {
@@ -124,6 +131,20 @@ impl Rank {
     /// Whether its backend serves the model under this name.
     pub(crate) fn serves(&self, name: &ModelId) -> bool {
         self.names.contains(name)
+    }
+
+    /// Whether it stands for its backend where that is spoken of once.
+    pub(crate) fn is_first_of_its_backend(&self) -> bool {
+        self.seen.ranks.first().is_some_and(|first| first.rank == self.id.rank)
+    }
+
+    /// How fast it is.
+    pub(crate) fn learned(&self) -> Change {
+        Change::Learned {
+            rank: self.id.clone(),
+            coefficients: self.fit.coefficients(),
+            samples: self.fit.samples(),
+        }
     }
 
     pub(crate) fn candidate(&self) -> Candidate {

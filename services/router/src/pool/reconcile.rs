@@ -8,6 +8,7 @@ use scheduling::fit::FitOfRank;
 use scheduling::{Coefficients, PrefillFit};
 
 use super::State;
+use super::change::Change;
 use super::profile::Profile;
 use super::rank::{Rank, RankKey};
 
@@ -27,6 +28,7 @@ impl State {
     /// not touched by any number of reconciles.
     pub(super) fn reconcile(&mut self, gone: &[BackendId], changed: &[Seat<'_>]) {
         for id in gone {
+            self.told.tell(|| Change::Unseated { backend: id.clone() });
             for key in self.by_backend.remove(id).unwrap_or_default() {
                 self.retire(key);
             }
@@ -40,6 +42,13 @@ impl State {
 
     fn reseat(&mut self, seat: &Seat<'_>) {
         let held = self.by_backend.remove(&seat.backend.id).unwrap_or_default();
+        let before = held.first().and_then(|key| self.ranks.position(*key));
+        if before.is_none_or(|at| is_news(&self.ranks[at], seat)) {
+            self.told.tell(|| Change::Seated {
+                backend: seat.backend.clone(),
+                model: seat.model.id.clone(),
+            });
+        }
         let mut known: HashMap<RankId, RankKey> = held
             .into_iter()
             .filter_map(|key| Some((self.ranks[self.ranks.position(key)?].id.clone(), key)))
@@ -78,10 +87,13 @@ impl State {
         let key = RankKey(self.next_rank);
         self.next_rank += 1;
         let profile = Profile::of(seat.backend, seat.model, state);
-        tracing::info!(
-            model = %self.model, backend.id = %id.backend, rank = id.rank,
-            incarnation = id.incarnation.0, level = profile.level().as_str(), "rank joins the pool",
-        );
+        if !self.is_copy {
+            tracing::info!(
+                model = %self.model, backend.id = %id.backend, rank = id.rank,
+                incarnation = id.incarnation.0, level = profile.level().as_str(),
+                "rank joins the pool",
+            );
+        }
         let mut rank =
             Rank::new(key, id, seat.backend.clone(), profile, fit, (&self.families, &self.model));
         rank.observe(seat.backend, seat.model, state);
@@ -107,10 +119,13 @@ impl State {
                 self.mirrors[mirror].feedback.remove(slot);
             }
         }
+        let rank = &self.ranks[at];
         let profile = rank.profile;
-        for &(mirror, slot) in rank.slots() {
-            let mirror = &mut self.mirrors[mirror];
-            mirror.set_told(slot, profile.told(mirror.unit, self.scaled_by));
+        // A copy is told: what it would make of the size itself could evict too much.
+        let slots = if self.is_copy { &[] } else { rank.slots() };
+        for &(mirror, slot) in slots {
+            let told = profile.told(self.mirrors[mirror].unit, self.scaled_by);
+            self.mirrors[mirror].set_told(slot, told, &rank.id, &mut self.told);
         }
         self.home(at);
         let home = self.home_of(at).and_then(|mirror| Some((mirror, self.ranks.slot(at, mirror)?)));
@@ -143,10 +158,12 @@ impl State {
             self.mirrors[mirror].feedback.remove(slot);
         }
         self.families.remove_rank(&self.model, &rank.id);
-        tracing::info!(
-            model = %self.model, backend.id = %rank.id.backend, rank = rank.id.rank,
-            incarnation = rank.id.incarnation.0, "rank leaves the pool",
-        );
+        if !self.is_copy {
+            tracing::info!(
+                model = %self.model, backend.id = %rank.id.backend, rank = rank.id.rank,
+                incarnation = rank.id.incarnation.0, "rank leaves the pool",
+            );
+        }
         if self.retired_fits.len() < RETIRED_FITS {
             self.retired_fits.insert((rank.id.backend, rank.id.rank), rank.fit);
         }
@@ -191,4 +208,15 @@ impl State {
             .collect();
         Coefficients::median(&learned).unwrap_or_default()
     }
+}
+
+/// Whether a copy has to know what is seen of a backend now.
+fn is_news(rank: &Rank, seat: &Seat<'_>) -> bool {
+    let (before, now) = (&rank.seen, seat.backend);
+    let cache = |rank: &RankState| (rank.rank, rank.cache, rank.slots);
+    rank.model != seat.model.id
+        || before.incarnation != now.incarnation
+        || before.engine != now.engine
+        || before.models != now.models
+        || !before.ranks.iter().map(cache).eq(now.ranks.iter().map(cache))
 }

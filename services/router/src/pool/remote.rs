@@ -18,7 +18,8 @@ use replication::{
     Phase, Process, Resume, Sessions,
 };
 
-use super::lease::{BookedBlocks, Forecast, Lease, lease_id};
+use super::change::{Change, Progress};
+use super::lease::{BookedBlocks, Forecast, Lease, Size, lease_id};
 use super::measure::Measure;
 use super::report::Closing;
 use super::{State, start};
@@ -30,8 +31,8 @@ type Outcomes = Vec<(LeaseId, Outcome)>;
 /// What edges in other processes hold here.
 #[derive(Default)]
 pub(super) struct Remote {
-    sessions: Sessions,
-    book: LeaseBook,
+    pub(super) sessions: Sessions,
+    pub(super) book: LeaseBook,
     by_key: HashMap<LeaseKey, Named>,
     /// Leases of the book on ranks that are not here, or not yet.
     homeless: Vec<LeaseKey>,
@@ -46,9 +47,24 @@ struct Named {
 }
 
 impl Remote {
+    /// The pool's lease of that name.
+    pub(super) fn id(&self, key: &LeaseKey) -> Option<LeaseId> {
+        self.by_key.get(key).map(|named| named.id)
+    }
+
     /// The pool's lease of that name is closed.
-    pub(super) fn forget(&mut self, key: &LeaseKey) {
-        self.by_key.remove(key);
+    pub(super) fn forget(&mut self, key: &LeaseKey) -> Option<LeaseId> {
+        self.by_key.remove(key).map(|named| named.id)
+    }
+
+    /// A lease of the pool has that name.
+    pub(super) fn name(&mut self, key: LeaseKey, id: LeaseId, answer: Option<Box<Decision>>) {
+        self.by_key.insert(key, Named { id, answer });
+    }
+
+    /// A lease of the book is on a rank that is not here.
+    pub(super) fn is_homeless(&mut self, key: LeaseKey) {
+        self.homeless.push(key);
     }
 }
 
@@ -61,6 +77,8 @@ pub(crate) enum Answer {
     Rejected(RejectReason),
     /// The lease is over, or its edge's process: nobody waits.
     Nothing,
+    /// The pool is served by another router.
+    Elsewhere,
 }
 
 /// The answer; and if it was made now, how it came about, with the pool's own lease.
@@ -78,7 +96,7 @@ impl State {
                 match result {
                     Ok(decision) => {
                         let id = decision.lease;
-                        (self.name(key, decision), Some((trace, Some(id))))
+                        (self.name(key, decision, route), Some((trace, Some(id))))
                     }
                     Err(reason) => (Answer::Rejected(reason), Some((trace, None))),
                 }
@@ -87,15 +105,16 @@ impl State {
     }
 
     /// Gives a lease that was just booked the name that its edge knows it by.
-    fn name(&mut self, key: &LeaseKey, mut decision: Decision) -> Answer {
+    fn name(&mut self, key: &LeaseKey, mut decision: Decision, route: &Route) -> Answer {
         let id = std::mem::replace(&mut decision.lease, key.lease);
         let Some(lease) = self.leases.get_mut(&id) else { return Answer::Nothing };
         lease.key = Some(key.clone());
         let blocks = lease.blocks.as_ref().map_or(0, |b| b.measure.prompt_blocks());
         let held = Held { rank: decision.chosen.rank.clone(), blocks, phase: Phase::Waiting };
-        self.remote.book.apply(&LeaseChange::Opened { key: key.clone(), lease: held });
+        self.remote.book.apply(&LeaseChange::Opened { key: key.clone(), lease: held.clone() });
         let answer = Some(Box::new(decision.clone()));
-        self.remote.by_key.insert(key.clone(), Named { id, answer });
+        self.remote.name(key.clone(), id, answer);
+        self.tell_opened(key, &held, Some(route));
         Answer::Decided(Box::new(decision), blocks)
     }
 
@@ -140,6 +159,9 @@ impl State {
         let further = |change: &LeaseChange| matches!(change, LeaseChange::Progressed { .. });
         for change in changes.extract_if(.., |change| further(change)) {
             self.remote.book.apply(&change);
+            if let LeaseChange::Progressed { key, .. } = &change {
+                self.tell_progress(key);
+            }
         }
         outcomes.extend(self.apply(changes, now));
         outcomes
@@ -176,14 +198,6 @@ impl State {
         }
     }
 
-    pub(super) fn let_go(&mut self, now: Moment) {
-        let held: Vec<LeaseId> = self.remote.by_key.values().map(|named| named.id).collect();
-        for id in held {
-            self.close(id, Closing::default(), now);
-        }
-        self.remote = Remote::default();
-    }
-
     #[cfg(test)]
     pub(super) fn booked(&self) -> Vec<(LeaseKey, Held)> {
         self.remote.book.iter().map(|(key, held)| (key.clone(), held.clone())).collect()
@@ -193,20 +207,23 @@ impl State {
     fn apply(&mut self, changes: Vec<LeaseChange>, now: Moment) -> Outcomes {
         let mut outcomes = Outcomes::new();
         for change in changes {
-            self.remote.book.apply(&change);
-            match change {
-                LeaseChange::Opened { key, lease } => self.adopt(key, &lease, now),
+            match &change {
+                LeaseChange::Opened { key, lease } => {
+                    self.end(key, now);
+                    self.remote.book.apply(&change);
+                    self.adopt(key.clone(), lease, now);
+                }
                 LeaseChange::Progressed { key, phase, blocks } => {
-                    if let Some(id) = self.remote.by_key.get(&key).map(|named| named.id) {
-                        self.is_further(id, phase, blocks);
+                    self.remote.book.apply(&change);
+                    if let Some(id) = self.remote.id(key) {
+                        self.is_further(id, *phase, *blocks);
                     }
+                    self.tell_progress(key);
                 }
                 LeaseChange::Ended { key } => {
-                    let Some(named) = self.remote.by_key.get(&key) else { continue };
-                    let (id, at) = (named.id, self.leases.get(&named.id).map(|l| l.at));
+                    let Some((id, at)) = self.end(key, now) else { continue };
                     self.metrics.leases_reaped.inc();
-                    self.close(id, Closing::default(), now);
-                    let seconds = at.map_or(0.0, |at| now.seconds_since(at));
+                    let seconds = now.seconds_since(at);
                     outcomes.push((id, Outcome::Ended { ending: Ending::Reaped, seconds }));
                 }
                 LeaseChange::RankAdded { .. } | LeaseChange::RankRemoved { .. } => {}
@@ -215,19 +232,64 @@ impl State {
         outcomes
     }
 
+    /// Ends a lease, with what it has booked. Returns that, where it is on a rank that is here.
+    fn end(&mut self, key: &LeaseKey, now: Moment) -> Option<(LeaseId, Moment)> {
+        if let Some((id, lease)) = self.lease_named(key) {
+            let at = lease.at;
+            self.close(id, Closing::default(), now);
+            return Some((id, at));
+        }
+        if self.remote.book.apply(&LeaseChange::Ended { key: key.clone() }).is_some() {
+            self.told.tell(|| Change::Closed { lease: key.clone(), left: None });
+        }
+        None
+    }
+
+    /// Tells of a lease that was just opened.
+    fn tell_opened(&mut self, key: &LeaseKey, held: &Held, route: Option<&Route>) {
+        let mut told = std::mem::take(&mut self.told);
+        told.tell(|| {
+            let opening = match self.lease_named(key) {
+                Some((_, lease)) => self.outset_of(key, held, lease, route),
+                None => self.homeless(key, held),
+            };
+            Change::Booked(Box::new(opening))
+        });
+        self.told = told;
+    }
+
+    /// Tells how far a lease is.
+    fn tell_progress(&mut self, key: &LeaseKey) {
+        let mut told = std::mem::take(&mut self.told);
+        if let Some(held) = self.remote.book.get(key) {
+            told.tell(|| Change::Progressed(self.progress_of(key, held)));
+        }
+        self.told = told;
+    }
+
+    fn progress_of(&self, key: &LeaseKey, held: &Held) -> Progress {
+        let lease = self.lease_named(key).map(|(_, lease)| lease);
+        let booked = lease.and_then(|lease| lease.blocks.as_ref());
+        Progress {
+            lease: key.clone(),
+            blocks: held.blocks,
+            phase: held.phase,
+            first_token: lease.is_some_and(|lease| lease.first_token),
+            generated: lease.map_or(0, |lease| lease.generated),
+            output_blocks: booked.map_or(0, |blocks| blocks.booking.generated_blocks()),
+        }
+    }
+
     /// A lease is on a rank without a decision of ours. On one that is gone it counts on nobody.
     fn adopt(&mut self, key: LeaseKey, held: &Held, now: Moment) {
-        if let Some(named) = self.remote.by_key.get(&key) {
-            let id = named.id;
-            self.close(id, Closing::default(), now);
-        }
         let Some(at) = self.ranks.iter().position(|rank| rank.id == held.rank) else {
-            self.remote.homeless.push(key);
+            self.tell_opened(&key, held, None);
+            self.remote.is_homeless(key);
             return;
         };
         let id = lease_id(self.number, self.next_lease);
         self.next_lease += 1;
-        let blocks = self.adopt_blocks(at, held.blocks);
+        let (blocks, size) = self.adopt_blocks(at, held.blocks);
         let rank = &mut self.ranks[at];
         rank.load.adopt(id, held.blocks, now);
         rank.show_in_flight();
@@ -237,6 +299,8 @@ impl State {
             heard: now,
             blocks,
             forecast: Forecast { cached_tokens: 0, ttft_seconds: 0.0, grain: 1, text_bytes: 0 },
+            size,
+            stream: true,
             trial: false,
             first_token: true,
             generated: 0,
@@ -244,41 +308,45 @@ impl State {
             adopted: true,
         };
         self.leases.insert(id, lease);
-        if let Some(lease) = self.leases.get_mut(&id) {
-            start(&mut self.mirrors, lease);
-        }
         self.metrics.leases.set(self.leases.len() as i64);
-        self.remote.by_key.insert(key, Named { id, answer: None });
+        self.remote.name(key.clone(), id, None);
+        self.tell_opened(&key, held, None);
+        if let Some(lease) = self.leases.get_mut(&id) {
+            start(&mut self.mirrors, lease, &mut self.told);
+        }
     }
 
     /// Blocks without keys in the index that the rank is followed in.
-    fn adopt_blocks(&mut self, at: usize, blocks: u32) -> Option<BookedBlocks> {
+    fn adopt_blocks(&mut self, at: usize, blocks: u32) -> (Option<BookedBlocks>, Size) {
         let profile = self.ranks[at].profile;
-        if !profile.caches {
-            return None;
-        }
         let unit = profile.unit();
-        let number = self.mirror(unit);
-        self.ensure_slot(at, number);
-        let slot = self.ranks[at].slot(number)?;
         let length = blocks.saturating_mul(unit.size());
         let tokens = match unit {
             BlockUnit::Tokens(_) => length,
             BlockUnit::Bytes(_) => (f64::from(length) / self.bytes_per_token) as u32,
         };
         let prompt = Prompt { tokens, text_bytes: length, keys: Vec::new() };
+        let size = Size { tokens, text_bytes: length, uncached_tokens: 0 };
+        if !profile.caches {
+            return (None, size);
+        }
         let measure = Measure::new(unit, &prompt, self.bytes_per_token);
-        let mirror = &mut self.mirrors[number];
-        let sample = mirror.feedback.sample(slot, &[]);
-        let booking = mirror.index.book(slot, &[], blocks);
-        Some(BookedBlocks { mirror: number, booking, sample, started: false, measure, keyed: 0 })
+        let number = self.mirror(unit);
+        self.ensure_slot(at, number);
+        let booked = self.ranks[at].slot(number).map(|slot| {
+            let mirror = &mut self.mirrors[number];
+            let sample = mirror.feedback.sample(slot, &[]);
+            let booking = mirror.index.book(slot, &[], blocks);
+            BookedBlocks { mirror: number, booking, sample, started: false, measure, keyed: 0 }
+        });
+        (booked, size)
     }
 
     /// An edge re-asserts a lease: what was said of it meanwhile was lost.
     fn is_further(&mut self, id: LeaseId, phase: Phase, blocks: u32) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         if phase == Phase::Generating {
-            start(&mut self.mirrors, lease);
+            start(&mut self.mirrors, lease, &mut self.told);
         }
         if let Some(booked) = &mut lease.blocks {
             let output = blocks.saturating_sub(booked.measure.prompt_blocks());

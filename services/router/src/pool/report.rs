@@ -2,7 +2,9 @@
 
 use domain::{BlockUnit, FailureClass, KeyList, LeaseId, Moment, Report, Usage};
 use kv_index::feedback::{Ended, Heard};
+use replication::LeaseChange;
 
+use super::change::{Change, Left};
 use super::feedback::heard;
 use super::lease::{BookedBlocks, Lease};
 use super::rank::RankKey;
@@ -12,6 +14,9 @@ use crate::explain::{Ending, Outcome};
 /// Output tokens after which a trial of a broken rank has shown that its engine generates. One
 /// token does not: an engine may die with the first words out.
 const TRIAL_TOKENS: u32 = 16;
+
+/// Samples after which a rank's fit is told to copies again.
+const LEARNED_EVERY: u64 = 64;
 
 /// Weight of one request in the smoothed bytes per token.
 const BYTES_PER_TOKEN_WEIGHT: f64 = 0.05;
@@ -65,19 +70,23 @@ impl State {
         }
         self.metrics.first_token(&rank.metrics, forecast.ttft_seconds, seconds);
         // Rarely enough to cost nothing, often enough to pass on what was learned early.
-        if rank.fit.samples().is_power_of_two() {
+        let samples = rank.fit.samples();
+        if samples.is_power_of_two() || samples.is_multiple_of(LEARNED_EVERY) {
+            self.told.tell(|| self.ranks[at].learned());
+        }
+        if samples.is_power_of_two() {
             self.share_prior();
         }
         // What was booked before it has begun as well, and in that order.
         self.advance_rank(at, now);
-        start(&mut self.mirrors, self.leases.get_mut(&id)?);
+        start(&mut self.mirrors, self.leases.get_mut(&id)?, &mut self.told);
         Some(Outcome::FirstToken { seconds })
     }
 
     fn progress(&mut self, id: LeaseId, generated: u32) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         lease.generated = lease.generated.max(generated);
-        start(&mut self.mirrors, lease);
+        start(&mut self.mirrors, lease, &mut self.told);
         if let Some(blocks) = &mut lease.blocks {
             let output = blocks.measure.output_blocks(lease.generated);
             self.mirrors[blocks.mirror].index.grow(&mut blocks.booking, output);
@@ -104,7 +113,7 @@ impl State {
             lease.generated = lease.generated.max(told);
         }
         // It ran, even if its first token was not seen.
-        start(&mut self.mirrors, lease);
+        start(&mut self.mirrors, lease, &mut self.told);
         let trial = std::mem::take(&mut lease.trial);
         let lease = self.close(id, Closing { usage, output_keys }, now)?;
         if let Some(rank) = self.ranks.by_key_mut(lease.rank) {
@@ -161,11 +170,11 @@ impl State {
             }
         }
         let Lease { rank, at, blocks, forecast, generated, key, adopted, .. } = lease;
+        let left = blocks.and_then(|blocks| self.release(rank, blocks, generated, closing));
         if let Some(key) = key {
             self.remote.forget(&key);
-        }
-        if let Some(blocks) = blocks {
-            self.release(rank, blocks, generated, closing);
+            self.remote.book.apply(&LeaseChange::Ended { key: key.clone() });
+            self.told.tell(|| Change::Closed { lease: key, left: left.map(Box::new) });
         }
         Some(ClosedLease { rank, at, forecast, adopted })
     }
@@ -178,11 +187,12 @@ impl State {
         blocks: BookedBlocks,
         generated: u32,
         closing: Closing<'_>,
-    ) {
+    ) -> Option<Left> {
         let BookedBlocks { mirror: number, mut booking, sample, started, measure, keyed } = blocks;
         let Mirror { unit, index, feedback, .. } = &mut self.mirrors[number];
         if started {
-            index.grow(&mut booking, measure.output_blocks(generated));
+            let output_blocks = measure.output_blocks(generated);
+            index.grow(&mut booking, output_blocks);
             let heard = heard(&measure, keyed, closing.usage);
             if let Heard::Found { blocks, .. } = heard {
                 self.answers.observe(index, &booking, f64::from(blocks));
@@ -195,9 +205,19 @@ impl State {
             };
             let correction = feedback.finish(index, booking, sample, ended);
             self.corrected(rank, number, &correction);
+            let found = correction.compared.map(|(_, found)| found);
+            Some(Left {
+                output_blocks,
+                cached_blocks: ended.output_cached_blocks,
+                answer_keys: ended.answer_keys.to_vec(),
+                keep_blocks: found.filter(|_| correction.purged_blocks > 0),
+                emptied: correction.purged_rank,
+                capacity: correction.capacity,
+            })
         } else {
             index.rollback(booking);
             self.metrics.rollbacks.inc();
+            None
         }
     }
 
@@ -218,7 +238,8 @@ impl State {
             for &(mirror, slot) in rank.slots() {
                 let mirror = &mut self.mirrors[mirror];
                 if mirror.unit == BlockUnit::TEXT {
-                    mirror.set_told(slot, rank.profile.told(mirror.unit, self.scaled_by));
+                    let told = rank.profile.told(mirror.unit, self.scaled_by);
+                    mirror.set_told(slot, told, &rank.id, &mut self.told);
                 }
             }
         }

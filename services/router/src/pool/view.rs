@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::State;
 
 impl State {
-    pub(super) fn view(&mut self, now: Moment) -> Vec<Value> {
-        self.advance(now);
+    /// `role` is what this router is to the pool.
+    pub(super) fn view(&self, role: &str, now: Moment) -> Vec<Value> {
         self.ranks
             .iter()
             .map(|rank| {
@@ -34,6 +34,7 @@ impl State {
                     .collect();
                 json!({
                     "model": self.model,
+                    "role": role,
                     "backend": rank.id.backend,
                     "rank": rank.id.rank,
                     "incarnation": rank.id.incarnation,

@@ -1,7 +1,6 @@
 //! One message after the other.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use domain::{LeaseId, Moment, RejectReason, Rejected};
 use prost::Message as _;
@@ -14,8 +13,7 @@ use replication::{AuditReply as Reply, LeaseKey, MemberList, PoolId, Process, Re
 use super::Shared;
 use super::hold::Holds;
 use super::stream::Frames;
-use crate::ownership::Standing;
-use crate::pool::Answer;
+use crate::pool::{Answer, Standing};
 
 /// A stream of an edge that was let in.
 pub(super) struct Session {
@@ -45,12 +43,10 @@ impl Session {
             Told::Audit(audit) => self.audit(audit, now),
             Told::Resume(resume) => self.resume(resume, now),
             Told::Members(list) => MemberList::try_from(list).map(|list| {
-                self.shared.set_list(&list, now);
+                self.shared.router.set_list(&list, now);
                 Vec::new()
             }),
-            Told::WantMembers(_) => {
-                Ok(vec![Kind::Members(self.shared.ownership.lock().list().into())])
-            }
+            Told::WantMembers(_) => Ok(vec![Kind::Members((&self.shared.router.members()).into())]),
         };
         answered.unwrap_or_else(|error| {
             self.shared.metrics.malformed.inc();
@@ -125,12 +121,10 @@ impl Session {
         now: Moment,
         answer: impl FnOnce(Reign) -> Option<Kind>,
     ) -> Vec<Kind> {
-        if !self.shared.router.knows(pool) {
-            return Vec::new();
-        }
-        match self.shared.standing(pool, now) {
-            Standing::Other(owner) => vec![self.shared.not_owner(pool, LeaseId(0), owner)],
-            Standing::Serves(reign) => answer(reign).into_iter().collect(),
+        match self.shared.router.standing(pool, now) {
+            None => Vec::new(),
+            Some(Standing::Other(owner)) => vec![self.shared.not_owner(pool, LeaseId(0), owner)],
+            Some(Standing::Serves(reign)) => answer(reign).into_iter().collect(),
         }
     }
 }
@@ -145,13 +139,6 @@ pub(super) enum Step {
 }
 
 impl Shared {
-    pub(super) fn standing(&self, pool: &PoolId, now: Moment) -> Standing {
-        let mut ownership = self.ownership.lock();
-        let standing = ownership.asked(pool, now, unix_millis());
-        self.metrics.pools_served.set(ownership.served() as i64);
-        standing
-    }
-
     pub(super) fn not_owner(&self, pool: &PoolId, lease: LeaseId, owner: Option<Process>) -> Kind {
         self.metrics.not_owner.inc();
         let owner = owner.as_ref().map(Into::into);
@@ -166,19 +153,18 @@ impl Shared {
 
     pub(super) fn decide(&self, edge: &Process, asked: &Asked, now: Moment) -> Step {
         let lease = asked.lease;
-        // A pool that is not here is asked for in vain wherever it belongs.
-        if !self.router.knows(&asked.pool) {
-            return Step::Wait(RejectReason::UnknownModel);
-        }
-        let reign = match self.standing(&asked.pool, now) {
-            Standing::Serves(reign) => reign,
-            Standing::Other(owner) => {
-                return Step::Answer(Box::new(self.not_owner(&asked.pool, lease, owner)));
-            }
+        let elsewhere = |owner| Step::Answer(Box::new(self.not_owner(&asked.pool, lease, owner)));
+        let reign = match self.router.standing(&asked.pool, now) {
+            // A pool that is not here is asked for in vain wherever it belongs.
+            None => return Step::Wait(RejectReason::UnknownModel),
+            Some(Standing::Other(owner)) => return elsewhere(owner),
+            Some(Standing::Serves(reign)) => reign,
         };
         let key = LeaseKey { edge: edge.clone(), lease };
         match self.router.ask(&asked.pool, &key, &asked.route, now) {
             Answer::Nothing => Step::Nothing,
+            // It was handed over in between.
+            Answer::Elsewhere => elsewhere(None),
             Answer::Rejected(
                 reason @ (RejectReason::NoReadyBackend | RejectReason::UnknownModel),
             ) => Step::Wait(reason),
@@ -197,9 +183,4 @@ fn audit_reply(pool: &PoolId, reply: Reply, reign: &Reign) -> AuditReply {
         Reply::Differs { serial } => (serial, false),
     };
     AuditReply { pool: pool.as_str().to_owned(), serial, agreed, reign: Some(reign.into()) }
-}
-
-fn unix_millis() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -9,7 +9,6 @@ pub(crate) struct Metrics {
     pub(crate) held: IntGauge,
     pub(crate) not_owner: IntCounter,
     pub(crate) malformed: IntCounter,
-    pub(crate) pools_served: IntGauge,
 }
 
 impl Default for Metrics {
@@ -28,14 +27,13 @@ impl Default for Metrics {
                 "warmpath_router_malformed_total",
                 "Messages of edges that made no sense or were too large.",
             ),
-            pools_served: gauge("warmpath_router_pools_served", "Pools that edges ask this for."),
         }
     }
 }
 
 impl Metrics {
     pub(crate) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        for gauge in [&self.streams, &self.held, &self.pools_served] {
+        for gauge in [&self.streams, &self.held] {
             registry.register(Box::new(gauge.clone()))?;
         }
         registry.register(Box::new(self.not_owner.clone()))?;

@@ -117,7 +117,7 @@ fn greet(shared: &Shared, first: Option<Told>) -> Result<(Process, Vec<Kind>), R
         let message = "a later process of this edge has a session: two edges must not share a name";
         return Err(refuse(refused::Reason::OutlivedProcess, "outlived_process", message));
     }
-    let ours = shared.ownership.lock().epoch();
+    let ours = shared.router.epoch();
     let mut answer = vec![Kind::Welcome(Welcome {
         version: version.min(VERSION),
         // There are no optional parts yet.

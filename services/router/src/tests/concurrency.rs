@@ -21,7 +21,7 @@ const REQUESTS: u64 = 250;
 fn routes_reports_reconciles_and_scrapes_go_on_together() {
     let registry = Registry::new();
     let families = Families::register(&registry).expect("an empty registry");
-    let router = Arc::new(Router::new(scheduling::Config::default(), families));
+    let router = Arc::new(Router::new(scheduling::Config::default(), families, None));
     router.reconcile(fleet(fleet_of(4)));
     let clock = Arc::new(AtomicU64::new(1_000_000_000));
     let now = {
@@ -103,8 +103,7 @@ fn drive(router: &Router, now: &impl Fn() -> Moment, thread: u64, i: u64) {
 #[tokio::test]
 async fn the_service_follows_the_fleet_and_shows_it_only_when_it_can_be_chosen() {
     let (publish, observed) = watch::channel(fleet(Vec::new()));
-    let (_list, members) = watch::channel(replication::MemberList::default());
-    let deps = Deps { registry: Registry::new(), fleet: observed, members };
+    let deps = Deps { registry: Registry::new(), fleet: observed };
     let service = Config::default().build(deps).expect("an empty registry");
     let client = service.client();
     let mut seen = client.watch_fleet();

@@ -31,7 +31,7 @@ impl Bench {
     pub(super) fn with(config: Config, backends: Vec<Backend>) -> Self {
         let registry = Registry::new();
         let families = Families::register(&registry).expect("an empty registry");
-        let router = Router::new(config.scheduling, families);
+        let router = Router::new(config.scheduling, families, None);
         router.reconcile(fleet(backends));
         Self { router, registry, now: Moment::from_secs_f64(1000.0), requests: 0 }
     }

@@ -1,7 +1,5 @@
 //! Leases that edges in other processes hold: named by them, re-asserted, orphaned.
 
-use std::time::Duration;
-
 use domain::{Decision, FailureClass, Incarnation, LeaseId, RankId, Report};
 use proto::What;
 use replication::{
@@ -201,18 +199,4 @@ fn a_later_process_of_an_edge_ends_what_the_earlier_one_held() {
     bench.booked(&later);
     assert_eq!(bench.total(), 1);
     assert!(matches!(bench.ask(&key(3)), Answer::Nothing), "nobody waits for it");
-}
-
-#[test]
-fn a_pool_that_goes_to_another_router_keeps_what_it_knows_and_holds_nothing() {
-    let mut bench = Bench::new(fleet_of(3));
-    let own = bench.route(doc(5, 10));
-    bench.booked(&key(1));
-    bench.router.let_go(&pool(), bench.now);
-    assert!(bench.held().is_empty());
-    assert_eq!(bench.total(), 1, "the lease of this process");
-    bench.cancel(own.lease);
-    bench.now = bench.now + Duration::from_secs(1);
-    bench.booked(&key(1));
-    assert_eq!(bench.total(), 1);
 }

@@ -97,12 +97,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut rounds = Vec::new();
     for &rate in &args.rates {
         let in_process = {
-            let bed = Bed::new(args)?;
-            let client = bed.service.client();
-            edge.block_on(drive(client, rate, args))
+            let bed = Bed::new(args);
+            let service = router::Config::default().build(bed.deps())?;
+            edge.block_on(drive(service.client(), rate, args))
         };
-        let bed = Bed::new(args)?;
-        let (client, _far) = bed.connect(args, &edge)?;
+        let (client, _far) = Bed::new(args).connect(args, &edge)?;
         let session = edge.block_on(drive(client, rate, args));
         println!(
             "{rate}/s: in process p50 {:.0} µs p99 {:.0} µs, over a session p50 {:.0} µs p99 {:.0} µs",
@@ -117,9 +116,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// A router with its fleet.
+/// A router's fleet.
 struct Bed {
-    service: router::Service,
     fleet: watch::Sender<Arc<Fleet>>,
 }
 
@@ -138,51 +136,50 @@ impl Drop for Far {
 }
 
 impl Bed {
-    fn new(args: &Args) -> anyhow::Result<Self> {
+    fn new(args: &Args) -> Self {
         let backends = (0..args.backends).map(|number| Arc::new(backend(number))).collect();
-        let fleet = watch::Sender::new(Arc::new(Fleet { revision: 1, backends }));
-        let (_, members) = watch::channel(MemberList::default());
-        let deps = router::Deps { registry: Registry::new(), fleet: fleet.subscribe(), members };
-        Ok(Self { service: router::Config::default().build(deps)?, fleet })
+        Self { fleet: watch::Sender::new(Arc::new(Fleet { revision: 1, backends })) }
+    }
+
+    fn deps(&self) -> router::Deps {
+        router::Deps { registry: Registry::new(), fleet: self.fleet.subscribe() }
     }
 
     /// A session from the edge's threads to the router's.
-    fn connect(
-        mut self,
-        args: &Args,
-        edge: &Runtime,
-    ) -> anyhow::Result<(Arc<dyn RoutingClient>, Far)> {
+    fn connect(self, args: &Args, edge: &Runtime) -> anyhow::Result<(Arc<dyn RoutingClient>, Far)> {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let (lifecycle, near) = (Lifecycle::new(), Lifecycle::new());
         let fingerprint = Fingerprint::of(&Redacted::new(b"bench".to_vec()));
         let me = Process { id: "router".into(), incarnation: Incarnation(1) };
-        let deps = router::SessionDeps {
-            registry: Registry::new(),
-            spawner: lifecycle.spawner(),
-            me: me.clone(),
-            fingerprint,
-        };
-        let sessions = self.service.sessions(deps)?;
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let raw = RawServerConfig { listen, ..RawServerConfig::default() };
         let config = ServerConfig::new(raw)?;
         let listener = runtime.block_on(lifecycle::bind(config.listen()))?;
         let server = rpc::Server::new(listener, &config, rpc::Metrics::default())?;
         let address = server.address().to_owned();
+        let member = Member { process: me.clone(), role: Role::Router, address: address.into() };
+        let list = MemberList { epoch: Epoch { term: 1, number: 1 }, members: vec![member].into() };
+        let (_, members) = watch::channel(list);
+        let region = router::RegionDeps {
+            me,
+            members: members.clone(),
+            fingerprint,
+            client: config.client().clone(),
+            bus: None,
+            spawner: lifecycle.spawner(),
+        };
         let drain = lifecycle.drain();
-        let routes = tonic::service::Routes::new(sessions.service());
+        let service = router::Config::default().build_in_region(self.deps(), region)?;
+        let routes = service.routes();
         {
             let _inside = runtime.enter();
-            lifecycle.spawn("router", self.service.run(lifecycle.drain()));
+            lifecycle.spawn("router", service.run(lifecycle.drain()));
             lifecycle.spawn("rpc", async move {
                 if let Err(error) = server.run(routes, drain).await {
                     tracing::error!(%error, "the bench's router ends");
                 }
             });
         }
-        let member = Member { process: me, role: Role::Router, address: address.into() };
-        let list = MemberList { epoch: Epoch { term: 1, number: 1 }, members: vec![member].into() };
-        let (_, members) = watch::channel(list);
         let raw = session::RawConfig { streams: args.streams, ..session::RawConfig::default() };
         let config =
             session::Config::new(raw, rpc::ClientConfig::new(rpc::RawClientConfig::default())?)?;

@@ -11,7 +11,6 @@ use domain::{
 };
 use futures_util::FutureExt as _;
 use instrumentation::Registry;
-use replication::MemberList;
 use serde::Serialize;
 use sim::index_load::{IndexLoad, block_key};
 use tokio::sync::watch;
@@ -57,8 +56,7 @@ impl Bed {
     fn new() -> anyhow::Result<Self> {
         let backends = (0..RANKS).map(|number| Arc::new(backend(number))).collect();
         let (_keep, fleet) = watch::channel(Arc::new(Fleet { revision: 1, backends }));
-        let (_, members) = watch::channel(MemberList::default());
-        let deps = router::Deps { registry: Registry::new(), fleet, members };
+        let deps = router::Deps { registry: Registry::new(), fleet };
         let service = router::Config::default().build(deps)?;
         Ok(Self {
             client: service.client(),
