@@ -158,6 +158,9 @@ async fn put(
         debug_headers: spec.debug_headers,
         unknown: before.map_or_else(UnknownFields::new, |before| before.unknown.clone()),
     };
+    if condition == Condition::Absent {
+        drop_leftover_limits(&api, &id, &by).await?;
+    }
     let put = api.put(&id, &condition, &by, make).await?;
     let limits = api.find::<Limits>(&id).await?;
     let revision = put.stored.revision;
@@ -185,7 +188,7 @@ async fn delete(
     }
     api.delete::<Tenant>(&id, &condition, &by).await?;
     // The tenant goes first: without limits it must never be. Limits that a crash leaves behind
-    // are limits of nobody.
+    // are limits of nobody, and go when a tenant of that name is made.
     match api.delete::<Limits>(&id, &Condition::None, &by).await {
         Err(problem) if !problem.is(Code::NotFound) => Err(problem),
         _ => Ok(StatusCode::NO_CONTENT),
@@ -248,4 +251,23 @@ async fn delete_limits(
 ) -> Result<StatusCode, Problem> {
     api.delete::<Limits>(&id, &condition, &by).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Removes limits of a tenant that is not there: a crash in the midst of a removal leaves them.
+async fn drop_leftover_limits(api: &Api, id: &str, by: &Author) -> Result<(), Problem> {
+    // Read before it is looked for the tenant: if somebody else makes it meanwhile, the limits
+    // that they set are at another revision, and stay.
+    let Some(left) = api.find::<Limits>(id).await? else { return Ok(()) };
+    if api.find::<Tenant>(id).await?.is_some() {
+        return Ok(());
+    }
+    let condition = Condition::At(vec![left.revision]);
+    match api.delete::<Limits>(id, &condition, by).await {
+        Err(problem) if !gone_already(&problem) => Err(problem),
+        _ => Ok(()),
+    }
+}
+
+fn gone_already(problem: &Problem) -> bool {
+    problem.is(Code::NotFound) || problem.is(Code::PreconditionFailed)
 }

@@ -138,6 +138,21 @@ async fn an_operator_overrules_what_silence_did_to_a_backend() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_is_made_again_has_no_limits_that_a_crash_left_behind() {
+    let kit = Kit::new();
+    kit.add("/tenants/acme", json!({})).await.is(201);
+    kit.add("/tenants/acme/limits", json!({"max_concurrency": 1})).await.is(201);
+    // A removal that did not come to its second half.
+    let entry = kit.store.get(&typed::key::<Tenant>("acme").unwrap()).await.unwrap().unwrap();
+    let tenant = typed::read::<Tenant>(&entry).unwrap().unwrap();
+    let by = typed::Signature { author: "ops".into(), at: config_store::Timestamp(1) };
+    kit.store.commit(typed::delete(&tenant, by).unwrap()).await.unwrap();
+    let again = kit.add("/tenants/acme", json!({})).await;
+    assert_eq!(again.is(201).get("limits"), None);
+    kit.get("/tenants/acme/limits").await.is_problem(404, "not_found");
+}
+
+#[tokio::test]
 async fn fields_of_a_later_version_outlive_a_put() {
     let kit = Kit::new();
     let tenant: Tenant = serde_json::from_value(json!({"id": "acme", "shade": "blue"})).unwrap();
