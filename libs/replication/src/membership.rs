@@ -18,6 +18,12 @@ pub const MEMBER_LEASE: Duration = Duration::from_secs(3);
 /// third.
 pub const RENEW_EVERY: Duration = Duration::from_millis(900);
 
+/// When nobody at all was heard for so long, it is telemetry that is cut off. Longer than
+/// [`RENEW_EVERY`], within which one of several members that live is heard; and short enough to be
+/// noticed before the first lease ends, as members that fall silent together have renewed up to
+/// [`RENEW_EVERY`] apart. Otherwise the list would shrink to whoever renewed last.
+const SILENCE: Duration = Duration::from_millis(1500);
+
 /// A member asks telemetry for its lease, or to keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renew {
@@ -40,6 +46,8 @@ pub struct Registrar {
     /// Whether members differ from the list that was published last.
     changed: bool,
     gathering: Gathering,
+    /// When a member was heard last.
+    heard: Moment,
     list: MemberList,
 }
 
@@ -68,6 +76,7 @@ impl Registrar {
             members: BTreeMap::new(),
             changed: false,
             gathering: Gathering::Until(now + MEMBER_LEASE),
+            heard: now,
             list: MemberList::default(),
         }
     }
@@ -82,6 +91,7 @@ impl Registrar {
         }
         // Before the asker is let in: it may be the first that is heard again.
         self.notice_silence(now);
+        self.heard = now;
         if self.gathering == Gathering::Waiting {
             self.gathering = Gathering::Until(now + MEMBER_LEASE);
         }
@@ -127,10 +137,10 @@ impl Registrar {
         }
     }
 
-    /// When no lease is left that has not ended, the list stands.
+    /// When nobody is heard any more, the list stands.
     fn notice_silence(&mut self, now: Moment) {
-        let mut holders = self.members.values();
-        if self.follows(now) && !self.members.is_empty() && holders.all(|h| h.expires <= now) {
+        let is_silent = now.since(self.heard) >= SILENCE;
+        if self.follows(now) && !self.members.is_empty() && is_silent {
             self.gathering = Gathering::Waiting;
         }
     }

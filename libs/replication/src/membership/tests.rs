@@ -48,7 +48,9 @@ fn the_first_list_waits_until_everyone_had_time_to_renew() {
 fn a_member_that_does_not_renew_is_off_the_list_and_one_that_does_stays() {
     let mut registrar = with_members(&["a", "b"]);
     let known = registrar.list().epoch;
-    assert_eq!(registrar.renew(renew("a", 1, known), at(5000)), None, "nothing new");
+    for millis in [3800, 4700, 5600] {
+        assert_eq!(registrar.renew(renew("a", 1, known), at(millis)), None, "nothing new");
+    }
     assert_eq!(registrar.tick(at(5899)), None);
     let list = registrar.tick(at(5900)).expect("b's lease has ended");
     assert_eq!(names(&list), ["a.1"]);
@@ -82,6 +84,7 @@ fn a_restarted_telemetry_lets_the_list_stand_and_then_publishes_a_higher_epoch()
     let mut registrar = Registrar::new(2, at(10_000));
     assert_eq!(registrar.renew(renew("a", 1, before.epoch), at(10_500)), None);
     registrar.renew(renew("b", 1, before.epoch), at(11_000));
+    registrar.renew(renew("a", 1, before.epoch), at(12_500));
     assert_eq!(registrar.tick(at(12_999)), None, "c still has time");
     let list = registrar.tick(at(13_000)).expect("c had its time");
     assert_eq!(names(&list), ["a.1", "b.1"]);
@@ -92,7 +95,9 @@ fn a_restarted_telemetry_lets_the_list_stand_and_then_publishes_a_higher_epoch()
 fn a_term_that_was_given_before_is_raised_above_what_members_know() {
     let known = Epoch { term: 7, number: 3 };
     let mut registrar = Registrar::new(7, at(0));
-    registrar.renew(renew("a", 1, known), at(100));
+    for millis in [100, 1000, 1900, 2800] {
+        registrar.renew(renew("a", 1, known), at(millis));
+    }
     let list = registrar.tick(at(3000)).expect("a list");
     assert!(list.epoch > known, "{list:?}");
     assert_eq!(list.epoch.term, 8);
@@ -109,6 +114,23 @@ fn when_all_fall_silent_the_list_stands_until_they_had_time_again() {
     registrar.renew(renew("a", 1, before.epoch), at(63_950));
     let list = registrar.tick(at(64_000)).expect("b did not come back");
     assert_eq!(names(&list), ["a.1"]);
+}
+
+#[test]
+fn who_renewed_last_before_a_silence_does_not_become_the_list() {
+    let mut registrar = with_members(&["a", "b", "c"]);
+    let before = registrar.list().clone();
+    for (name, millis) in [("a", 3000), ("b", 3450), ("c", 3900)] {
+        registrar.renew(renew(name, 1, before.epoch), at(millis));
+    }
+    for millis in (3950..60_000).step_by(50) {
+        assert_eq!(registrar.tick(at(millis)), None, "{millis} ms");
+    }
+    for (name, millis) in [("b", 60_000), ("c", 60_400), ("a", 60_900), ("b", 62_900)] {
+        assert_eq!(registrar.renew(renew(name, 1, before.epoch), at(millis)), None);
+    }
+    assert_eq!(registrar.tick(at(63_000)), None, "all are back: nothing has changed");
+    assert_eq!(registrar.list(), &before);
 }
 
 #[test]
