@@ -31,6 +31,7 @@ LISTS = {
     "tenants": ["debug_headers", "revision"],
     "keys": ["tenant", "revision"],
 }
+LIMITS = ["requests_per_minute", "revision"]
 BACKENDS, TENANTS = 8, 4
 
 
@@ -104,7 +105,7 @@ class Writer:
             await self._do([entry], self.api.delete(path))
         else:
             spec = {"requests_per_minute": self.draw.randrange(1, 1000)}
-            await self._do([entry], self.api.put(path, spec), ["requests_per_minute", "revision"])
+            await self._do([entry], self.api.put(path, spec), LIMITS)
 
     async def key(self):
         keys, tenants = self.there("keys"), self.there("tenants")
@@ -151,7 +152,7 @@ async def everything(api):
         for item in await api.all(f"/{kind}"):
             found[(kind, item["id"])] = {field: item.get(field) for field in fields}
             if limits := item.get("limits"):
-                found[("limits", item["id"])] = {f: limits.get(f) for f in ["requests_per_minute", "revision"]}
+                found[("limits", item["id"])] = {field: limits.get(field) for field in LIMITS}
     return found
 
 
@@ -303,8 +304,7 @@ def main():
     parts.add_arguments(parser)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--writers", type=int, default=4)
-    args = parser.parse_args()
-    parts.finish(asyncio.run(run(args)), args.json)
+    parts.main(parser, run)
 
 
 if __name__ == "__main__":

@@ -144,9 +144,7 @@ def main():
     parser.add_argument("--pause", type=float, default=10, help="seconds that a part stays away")
     parser.add_argument("--victims", type=lambda t: t.split(","), help="parts to kill, in turn")
     parser.add_argument("--hits-within", type=float, default=1.0, help="points of the hit rate")
-    args = parser.parse_args()
-    report = asyncio.run((hits if args.line == "hits" else kills)(args, args.nats))
-    parts.finish(report, args.json)
+    parts.main(parser, lambda args: (hits if args.line == "hits" else kills)(args, args.nats))
 
 
 if __name__ == "__main__":

@@ -126,7 +126,10 @@ class Scene:
         """When each of them does, by name."""
         asked = {name: self.router_agrees(name, state) for name in self.routers}
         asked |= {name: self.edge_agrees(name, state, revision) for name in self.edges}
-        moments = await asyncio.wait_for(asyncio.gather(*asked.values()), limit)
+        try:
+            moments = await asyncio.wait_for(asyncio.gather(*asked.values()), limit)
+        except TimeoutError:
+            raise SystemExit(f"not all agree on {state} within {limit} s")
         return dict(zip(asked, moments))
 
     async def tokens_asked(self):
@@ -315,7 +318,8 @@ def slowest(figures):
     of_step = {}
     for row in figures["changes"]:
         of_step.setdefault(row["step"], []).append(row["slowest_ms"])
-    of_step["key revoked"] = [max(row["last_served_ms"].values()) for row in figures["keys"]]
+    if figures["keys"]:
+        of_step["key revoked"] = [max(row["last_served_ms"].values()) for row in figures["keys"]]
     spread = {step: [parts.percentile(all_, 0.5), max(all_)] for step, all_ in of_step.items()}
     return {"slowest_ms_p50_and_max": spread}
 
@@ -329,8 +333,7 @@ def main():
     parser.add_argument("--keys", type=int, default=10, help="keys that are revoked")
     parser.add_argument("--cut", type=float, default=60, help="seconds without watch and bus")
     parser.add_argument("--pause", type=float, default=2, help="seconds between two changes")
-    args = parser.parse_args()
-    parts.finish(asyncio.run(run(args)), args.json)
+    parts.main(parser, run)
 
 
 if __name__ == "__main__":

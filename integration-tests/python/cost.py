@@ -25,6 +25,7 @@ from parts import Cluster
 # The CPU time of three may be so many times that of one, and their p99 so much higher.
 CPU_TIMES, P99_MS = 2.0, 1.0
 TARGETS = ["direct", "one", "apart"]
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 APART = ["edge-0", "router-0", "telemetry"]
 FIRST_CONTENT, DONE, END = b'"content":"', b"data: [DONE]", b"\r\n0\r\n\r\n"
 
@@ -149,8 +150,8 @@ async def measure(bed, args, target, turn):
         "target": target,
         "round": turn,
         "failed": samples.count(None),
-        "ttft_ms": {"p50": parts.percentile(first, 0.5), "p99": parts.percentile(first, 0.99)},
-        "total_ms": {"p50": parts.percentile(whole, 0.5), "p99": parts.percentile(whole, 0.99)},
+        "ttft_ms": {q: parts.percentile(first, share) for q, share in QUANTILES.items()},
+        "total_ms": {q: parts.percentile(whole, share) for q, share in QUANTILES.items()},
         "load_average": os.getloadavg()[0],
     }
     if target == "one":
@@ -219,7 +220,7 @@ def summary(rows, rounds):
         if name != "apart":
             found[f"cpu_us_{name}"] = spread(cpu("apart", name))
     for kind in ("ttft", "total"):
-        for q in ("p50", "p99"):
+        for q in QUANTILES:
             for a, b in [("one", "direct"), ("apart", "direct"), ("apart", "one")]:
                 found[f"{kind}_{q}_{a}_less_{b}_ms"] = spread(less(a, b, f"{kind}_ms", q))
     found["failed"] = sum(row["failed"] for row in rows)
@@ -234,8 +235,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--documents", type=int, default=15)
     parser.add_argument("--words", type=int, default=300, help="words of a document")
-    args = parser.parse_args()
-    parts.finish(asyncio.run(run(args)), args.json)
+    parts.main(parser, run)
 
 
 if __name__ == "__main__":

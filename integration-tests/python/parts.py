@@ -222,10 +222,6 @@ token = {{ file = "{token}" }}
         text = self._edge_section() + self._membership(name) + self._model()
         self._service(name, [f"{self.bin}/warmpath-edge"], text)
 
-    def cpu_seconds(self, names):
-        """User and system time that parts have used so far."""
-        return sum(self.parts[name].cpu_seconds() for name in names)
-
     async def start(self):
         for part in self.parts.values():
             part.start()
@@ -265,11 +261,15 @@ def add_arguments(parser):
     parser.add_argument("--json", help="write the figures to this file too")
 
 
-def finish(report, file):
-    """Prints the report; ends the script with 0 if what must hold does."""
+def main(parser, run):
+    """Parses, runs and prints the report; ends the script with 0 if what must hold does."""
+    args = parser.parse_args()
+    # So that what was started is ended too when the script is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    report = asyncio.run(run(args))
     text = json.dumps(report, indent=2)
     print(text)
-    if file:
-        with open(file, "w") as f:
+    if args.json:
+        with open(args.json, "w") as f:
             f.write(text + "\n")
     sys.exit(0 if report["holds"] else 1)
