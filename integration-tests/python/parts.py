@@ -99,6 +99,15 @@ class Part:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    async def end(self, limit=60):
+        """Asks it to end, and waits until it has."""
+        self.process.terminate()
+        end = time.monotonic() + limit
+        while self.process.poll() is None:
+            if time.monotonic() > end:
+                raise SystemExit(f"{self.name} does not end: {self.said()[-2000:]}")
+            await asyncio.sleep(0.05)
+
     def stop(self):
         if self.process and self.process.poll() is None:
             self.process.terminate()
@@ -204,10 +213,12 @@ token = {{ file = "{token}" }}
         text = self._edge_section() + self._common() + self._desired()
         self._service("single", [f"{self.bin}/warmpath", "serve"], text)
 
+    def _bus(self):
+        return f'[bus]\nservers = ["{self.nats}"]\n' if self.nats else ""
+
     def _telemetry(self):
-        bus = f'[bus]\nservers = ["{self.nats}"]\n' if self.nats else ""
         rpc = f'[rpc]\nlisten = "127.0.0.1:{self.control}"\n'
-        text = rpc + bus + self._common() + self._desired()
+        text = rpc + self._bus() + self._common() + self._desired()
         self._service("telemetry", [f"{self.bin}/warmpath-telemetry"], text)
 
     def _membership(self, name):
@@ -215,7 +226,8 @@ token = {{ file = "{token}" }}
         return f'[member]\nid = "{name}"\ntelemetry = "{telemetry}"\n' + self._common()
 
     def _router(self, name):
-        text = f'[rpc]\nlisten = "127.0.0.1:{free_port()}"\n' + self._membership(name)
+        rpc = f'[rpc]\nlisten = "127.0.0.1:{free_port()}"\n'
+        text = rpc + self._bus() + self._membership(name)
         self._service(name, [f"{self.bin}/warmpath-router"], text)
 
     def _edge(self, name):
@@ -233,6 +245,16 @@ token = {{ file = "{token}" }}
         for part in reversed(list(self.parts.values())):
             part.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def total(self, ports, *names):
+        """The sum of these series over the pages of all that answer; None if nobody does."""
+        pages = []
+        for url in ports:
+            try:
+                pages.append(get(url + "/metrics", timeout=1))
+            except OSError:
+                continue
+        return sum(series_sum(page, name) for page in pages for name in names) if pages else None
 
     def prefix_cache(self):
         """Prompt tokens looked up, and found, over all engines that answer."""
