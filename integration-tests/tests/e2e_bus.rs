@@ -8,6 +8,8 @@ mod suite;
 use std::sync::Arc;
 
 use bus::{Bus, BusError, Delivery, Gap, Metrics, NatsBus, NatsConfig, RawNatsConfig, Status};
+use events::Region;
+use integration_tests::environment::workspace_root;
 use lifecycle::Lifecycle;
 use server::{Identity, NatsServer, Tls};
 use settings::HumanDuration;
@@ -218,4 +220,55 @@ async fn what_a_user_may_not_publish_or_hear_is_told() {
     bus.publish(&subject("ours.x"), "x".into()).unwrap();
     assert_eq!(message(&mut subscription).await.0, "ours.x");
     assert!(bus.status().borrow().connected);
+}
+
+/// The users of `deploy/examples/apart/nats.conf`, all with one password.
+fn users_of_the_example() -> String {
+    let path = workspace_root().join("deploy/examples/apart/nats.conf");
+    let example = std::fs::read_to_string(path).unwrap();
+    let users = &example[example.find("authorization").unwrap()..];
+    let words = users.split_inclusive(char::is_whitespace);
+    words.map(|word| if word.starts_with("$NATS_") { "hunter2\n" } else { word }).collect()
+}
+
+#[tokio::test]
+async fn every_service_of_the_example_says_and_hears_its_part_alone() {
+    let server = NatsServer::start(&users_of_the_example());
+    let identity = Identity::new();
+    let user = async |name: &str| -> Arc<dyn Bus> {
+        let password = Some(identity.secret("password", "hunter2"));
+        Arc::new(
+            open(RawNatsConfig { user: Some(name.to_owned()), password, ..raw(&server) }).await,
+        )
+    };
+    let region = Region::new("eu").unwrap();
+    let (telemetry, router) = (user("telemetry").await, user("router").await);
+    let (engine, observer) = (user("engine").await, user("observer").await);
+    let hears = [
+        (&telemetry, "announce"),
+        (&router, "pools"),
+        (&engine, "answers"),
+        (&observer, "backends"),
+    ];
+    let own = [
+        (&telemetry, region.backend("gpu-0"), &observer),
+        (&router, region.decisions("model"), &observer),
+        (&router, region.pool("model"), &router),
+        (&engine, region.announce("rack-1"), &telemetry),
+        (&telemetry, region.answers("rack-1", "gpu-0"), &engine),
+    ];
+    for (from, subject, to) in own {
+        let mut heard = listen(to, subject.as_str(), 10).await;
+        link(from, &subject, &mut heard).await;
+        // What anybody else says there is not heard.
+        for (other, kind) in hears {
+            if !Arc::ptr_eq(other, from) {
+                other.publish(&subject, "forged".into()).unwrap();
+                // The server has it before this returns.
+                drop(listen(other, &format!("warmpath.v1.eu.{kind}.>"), 1).await);
+            }
+        }
+        from.publish(&subject, "true".into()).unwrap();
+        assert_eq!(message(&mut heard).await.1, "true", "{}", subject.as_str());
+    }
 }

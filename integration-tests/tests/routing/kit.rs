@@ -147,6 +147,7 @@ impl RouterNode {
             client: rpc::ClientConfig::new(rpc::RawClientConfig::default()).unwrap(),
             bus: bus
                 .map(|bus| router::RegionBus { bus, region: events::Region::new("test").unwrap() }),
+            decisions: None,
             spawner: lifecycle.spawner(),
         };
         let service = router::Config::default().build_in_region(deps, region).unwrap();

@@ -1,4 +1,4 @@
-//! A routing port that tells of its decisions.
+//! Tells of a router's decisions.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use bus::Bus;
-use domain::{BoxFuture, BoxStream, Decision, Fleet, Rejected, Report, Route, RoutingClient};
+use domain::{Decision, Route};
 
 use crate::{DecisionEvent, Region, encode};
 
-/// Decides as the port behind it does, and tells every so many decisions of one. Telling costs a
-/// decision nothing but making the event: what the bus does not take at once is lost.
+/// Tells of every so many decisions of one. Telling costs a decision nothing but making the
+/// event: what the bus does not take at once is lost.
 pub struct DecisionEvents {
-    inner: Arc<dyn RoutingClient>,
     bus: Arc<dyn Bus>,
     region: Region,
     one_in: NonZeroU32,
@@ -22,26 +21,26 @@ pub struct DecisionEvents {
 
 impl DecisionEvents {
     /// Tells of one decision in `one_in`, the first included.
-    pub fn new(
-        inner: Arc<dyn RoutingClient>,
-        bus: Arc<dyn Bus>,
-        region: Region,
-        one_in: NonZeroU32,
-    ) -> Self {
-        Self { inner, bus, region, one_in, decisions: AtomicU64::new(0) }
+    pub fn new(bus: Arc<dyn Bus>, region: Region, one_in: NonZeroU32) -> Self {
+        Self { bus, region, one_in, decisions: AtomicU64::new(0) }
     }
 
-    fn tell(&self, asked: Asked, decision: &Decision) {
+    /// A decision was made.
+    pub fn decided(&self, route: &Route, decision: &Decision) {
+        let number = self.decisions.fetch_add(1, Ordering::Relaxed);
+        if !number.is_multiple_of(self.one_in.get().into()) {
+            return;
+        }
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let (rank, evidence) = (&decision.chosen.rank, &decision.evidence);
         let event = DecisionEvent {
             at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             region: self.region.name().to_owned(),
-            request: asked.request,
-            attempt: asked.attempt,
-            tenant: asked.tenant,
-            model: asked.model,
-            prompt_tokens: asked.prompt_tokens,
+            request: route.request.to_string(),
+            attempt: route.attempt,
+            tenant: route.tenant.to_string(),
+            model: route.model.to_string(),
+            prompt_tokens: route.prompt.as_ref().map(|prompt| prompt.tokens),
             backend: rank.backend.to_string(),
             rank: rank.rank,
             reason: evidence.reason.as_str().to_owned(),
@@ -54,56 +53,6 @@ impl DecisionEvents {
     }
 }
 
-/// What is told of a question.
-struct Asked {
-    request: String,
-    attempt: u32,
-    tenant: String,
-    model: String,
-    prompt_tokens: Option<u32>,
-}
-
-impl From<&Route> for Asked {
-    fn from(route: &Route) -> Self {
-        Self {
-            request: route.request.to_string(),
-            attempt: route.attempt,
-            tenant: route.tenant.to_string(),
-            model: route.model.to_string(),
-            prompt_tokens: route.prompt.as_ref().map(|prompt| prompt.tokens),
-        }
-    }
-}
-
-impl RoutingClient for DecisionEvents {
-    fn route(&self, route: Route) -> BoxFuture<'_, Result<Decision, Rejected>> {
-        let number = self.decisions.fetch_add(1, Ordering::Relaxed);
-        if !number.is_multiple_of(self.one_in.get().into()) {
-            return self.inner.route(route);
-        }
-        let asked = Asked::from(&route);
-        Box::pin(async move {
-            let result = self.inner.route(route).await;
-            if let Ok(decision) = &result {
-                self.tell(asked, decision);
-            }
-            result
-        })
-    }
-
-    fn report(&self, report: Report) {
-        self.inner.report(report);
-    }
-
-    fn fleet(&self) -> Arc<Fleet> {
-        self.inner.fleet()
-    }
-
-    fn watch_fleet(&self) -> BoxStream<'static, Arc<Fleet>> {
-        self.inner.watch_fleet()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -111,51 +60,33 @@ mod tests {
     use bus::{Delivery, MemoryBus, Pattern, Room};
     use domain::{
         Candidate, DecisionReason, Evidence, EvidenceLevel, Incarnation, LeaseId, Prompt, RankId,
-        RejectReason, RequestId, ScoreParts,
+        RequestId, ScoreParts,
     };
     use futures_util::StreamExt;
 
     use super::*;
     use crate::decode;
 
-    /// Sends everything to one rank, but what asks for `nothing`.
-    struct Fixed;
-
-    impl RoutingClient for Fixed {
-        fn route(&self, route: Route) -> BoxFuture<'_, Result<Decision, Rejected>> {
-            let rank = RankId { backend: "a".into(), incarnation: Incarnation(1), rank: 2 };
-            let chosen = Candidate { rank, url: "http://a:1".into(), pin_rank: false };
-            let evidence = Evidence {
-                matched_blocks: 1,
-                predicted_cached_tokens: 16,
-                predicted_ttft: Duration::from_millis(5),
-                parts: ScoreParts::default(),
-                level: EvidenceLevel::Model,
-                reason: DecisionReason::WarmPrefix,
-            };
-            let decision = Decision { lease: LeaseId(1), chosen, others: Vec::new(), evidence };
-            let rejected = Rejected { reason: RejectReason::UnknownModel, retry_after: None };
-            let known = route.model.as_str() != "nothing";
-            Box::pin(std::future::ready(if known { Ok(decision) } else { Err(rejected) }))
-        }
-
-        fn report(&self, _: Report) {}
-
-        fn fleet(&self) -> Arc<Fleet> {
-            Arc::default()
-        }
-
-        fn watch_fleet(&self) -> BoxStream<'static, Arc<Fleet>> {
-            Box::pin(futures_util::stream::empty())
-        }
+    fn decision() -> Decision {
+        let rank = RankId { backend: "a".into(), incarnation: Incarnation(1), rank: 2 };
+        let evidence = Evidence {
+            matched_blocks: 1,
+            predicted_cached_tokens: 16,
+            predicted_ttft: Duration::from_millis(5),
+            parts: ScoreParts::default(),
+            level: EvidenceLevel::Model,
+            reason: DecisionReason::WarmPrefix,
+        };
+        let chosen = Candidate { rank, url: "http://a:1".into(), pin_rank: false };
+        Decision { lease: LeaseId(1), chosen, others: Vec::new(), evidence }
     }
 
-    fn route(request: &str, model: &str) -> Route {
+    fn route(request: &str) -> Route {
         Route {
             request: RequestId::new(request),
             attempt: 0,
             tenant: "t".into(),
-            model: model.into(),
+            model: "m".into(),
             prompt: Some(Prompt { tokens: 20, text_bytes: 80, keys: Vec::new() }),
             max_output_tokens: None,
             stream: true,
@@ -171,10 +102,9 @@ mod tests {
         let all = Pattern::new("warmpath.v1.eu.decisions.>").unwrap();
         let mut heard = bus.subscribe(all, Room::default()).await;
         let (region, three) = (Region::new("eu").unwrap(), NonZeroU32::new(3).unwrap());
-        let events = DecisionEvents::new(Arc::new(Fixed), bus.clone(), region, three);
+        let events = DecisionEvents::new(bus.clone(), region, three);
         for n in 0..7 {
-            let model = if n == 3 { "nothing" } else { "m" };
-            assert_eq!(events.route(route(&format!("r{n}"), model)).await.is_ok(), n != 3);
+            events.decided(&route(&format!("r{n}")), &decision());
         }
         drop((events, bus));
         let mut told = Vec::new();
@@ -183,6 +113,6 @@ mod tests {
             assert_eq!((event.rank, event.prompt_tokens, event.stands_for), (2, Some(20), 3));
             told.push(event.request);
         }
-        assert_eq!(told, ["r0", "r6"], "what was rejected is no decision");
+        assert_eq!(told, ["r0", "r3", "r6"]);
     }
 }

@@ -1,13 +1,14 @@
 //! The router as a process of its own: `warmpath-router`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use bus::{NatsBus, NatsConfig, RawNatsConfig};
 use domain::Fleet;
-use events::Region;
+use events::{DecisionEvents, Region};
 use instrumentation::{LogConfig, Registry};
 use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
 use launch::sections::{RawAdmin, RawRegion};
@@ -37,6 +38,8 @@ pub struct RawConfig {
     /// Where pools' owners tell other routers what they do. Without it they call each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bus: Option<RawNatsConfig>,
+    /// What others are told over the bus.
+    pub events: RawEvents,
     /// What all services of a region share.
     pub region: RawRegion,
     /// The port for operators.
@@ -45,12 +48,22 @@ pub struct RawConfig {
     pub log: LogConfig,
 }
 
+/// Section `[events]`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawEvents {
+    /// Others are told of one decision in so many; of none if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decisions_one_in: Option<NonZeroU32>,
+}
+
 /// The config file, checked.
 pub struct Config {
     router: RouterConfig,
     member: MemberConfig,
     rpc: ServerConfig,
     bus: Option<NatsConfig>,
+    decisions_one_in: Option<NonZeroU32>,
     region: Region,
     region_secret: Redacted<Vec<u8>>,
     admin: SocketAddr,
@@ -67,10 +80,16 @@ impl Program for RouterProcess {
     type Config = Config;
 
     fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+        let decisions_one_in = raw.events.decisions_one_in;
+        if decisions_one_in.is_some() && raw.bus.is_none() {
+            let message = "decisions are told over the bus: the section [bus] is needed";
+            return Err(SettingsError::new("events.decisions_one_in", message));
+        }
         Ok(Config {
             router: RouterConfig::new(raw.router)?,
             member: MemberConfig::new(raw.member)?,
             rpc: ServerConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?,
+            decisions_one_in,
             bus: raw.bus.map(NatsConfig::new).transpose().map_err(|e| e.under("bus"))?,
             region: Region::new(&raw.region.name)
                 .map_err(|e| SettingsError::new("region.name", e.to_string()))?,
@@ -119,6 +138,11 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         (&registry, background.clone()),
     )?;
     let bus = config.bus.map(|bus| join_bus(bus, config.region, &registry, &background));
+    let bus = bus.transpose()?;
+    let decisions = bus
+        .as_ref()
+        .zip(config.decisions_one_in)
+        .map(|(to, one_in)| DecisionEvents::new(to.bus.clone(), to.region.clone(), one_in));
     let deps = Deps { registry: registry.clone(), fleet: feed.fleet() };
     let router = config.router.build_in_region(
         deps,
@@ -127,7 +151,8 @@ async fn start(config: Config) -> anyhow::Result<Started> {
             members: feed.members(),
             fingerprint: fingerprint(&config.region_secret),
             client: config.rpc.client().clone(),
-            bus: bus.transpose()?,
+            bus,
+            decisions,
             spawner: lifecycle.spawner(),
         },
     )?;

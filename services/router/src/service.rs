@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{Fleet, RoutingClient};
+use events::DecisionEvents;
 use lifecycle::{Drain, TaskSpawner};
 use prometheus::Registry;
 use replication::{MemberList, Process};
@@ -15,7 +16,7 @@ use tonic::service::Routes;
 use crate::metrics::{Families, Region as RegionMetrics};
 use crate::pool::{Outbox, Outgoing, Peers};
 use crate::replica::{self, OUTBOX, RegionBus, Replica};
-use crate::sessions::Sessions;
+use crate::sessions::{self, Sessions};
 use crate::{Config, Error, Router};
 
 /// How often gauges are set and lost leases looked for. Decisions never wait for it.
@@ -41,6 +42,8 @@ pub struct RegionDeps {
     pub client: ClientConfig,
     /// Where owners of pools tell their copies what they do; by direct calls without.
     pub bus: Option<RegionBus>,
+    /// Whether others are told of decisions.
+    pub decisions: Option<DecisionEvents>,
     /// What its tasks are started with.
     pub spawner: TaskSpawner,
 }
@@ -79,15 +82,23 @@ impl Config {
     /// When the registry already holds the router's metrics.
     pub fn build_in_region(self, deps: Deps, region: RegionDeps) -> Result<Service, Error> {
         let Deps { registry, fleet } = deps;
-        let RegionDeps { me, members, fingerprint, client, bus, spawner } = region;
+        let RegionDeps { me, members, fingerprint, client, bus, decisions, spawner } = region;
         let metrics = RegionMetrics::register(&registry)?;
         let (outbox, outgoing) = Outbox::new(OUTBOX, metrics.copies.clone());
         let hidden = Arc::new(Families::register(&Registry::new())?);
         let peers = Peers { me: me.clone(), hidden, outbox };
         let families = Families::register(&registry)?;
         let router = Arc::new(Router::new(self.scheduling, families, Some(peers)));
-        let sessions =
-            Sessions::new(router.clone(), me.clone(), fingerprint, spawner.clone(), &registry)?;
+        let sessions = Sessions::new(
+            sessions::Deps {
+                router: router.clone(),
+                me: me.clone(),
+                fingerprint,
+                decisions,
+                spawner: spawner.clone(),
+            },
+            &registry,
+        )?;
         let replica = Replica::new(replica::Deps {
             router: router.clone(),
             me,

@@ -20,6 +20,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use domain::{Incarnation, Moment};
+use events::DecisionEvents;
 use futures_core::Stream;
 use lifecycle::TaskSpawner;
 use parking_lot::Mutex;
@@ -43,6 +44,16 @@ const UNWRITTEN_FRAMES: usize = 32;
 /// one by one below that.
 const MAX_FRAME_BYTES: usize = 4 * rpc::MAX_MESSAGE_BYTES;
 
+/// What it needs.
+pub(crate) struct Deps {
+    pub(crate) router: Arc<Router>,
+    /// This process, as it is a member.
+    pub(crate) me: Process,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) decisions: Option<DecisionEvents>,
+    pub(crate) spawner: TaskSpawner,
+}
+
 /// The router's end of sessions. A cheap handle.
 #[derive(Clone)]
 pub(crate) struct Sessions(Arc<Shared>);
@@ -51,6 +62,7 @@ pub(crate) struct Shared {
     router: Arc<Router>,
     me: Process,
     fingerprint: Fingerprint,
+    decisions: Option<DecisionEvents>,
     edges: Mutex<HashMap<MemberId, Edge>>,
     spawner: TaskSpawner,
     metrics: Metrics,
@@ -63,19 +75,15 @@ struct Edge {
 }
 
 impl Sessions {
-    pub(crate) fn new(
-        router: Arc<Router>,
-        me: Process,
-        fingerprint: Fingerprint,
-        spawner: TaskSpawner,
-        registry: &Registry,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(deps: Deps, registry: &Registry) -> Result<Self, Error> {
+        let Deps { router, me, fingerprint, decisions, spawner } = deps;
         let metrics = Metrics::default();
         metrics.register(registry)?;
         Ok(Self(Arc::new(Shared {
             router,
             me,
             fingerprint,
+            decisions,
             edges: Mutex::default(),
             spawner,
             metrics,

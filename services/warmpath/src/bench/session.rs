@@ -166,6 +166,7 @@ impl Bed {
             fingerprint,
             client: config.client().clone(),
             bus: None,
+            decisions: None,
             spawner: lifecycle.spawner(),
         };
         let drain = lifecycle.drain();
