@@ -48,10 +48,12 @@ impl AskClock {
     }
 
     /// What is left of a count that was right `then`.
+    #[inline]
     pub(crate) fn faded_since(self, then: AskClock) -> f32 {
         self.fading(then.bookings)
     }
 
+    #[inline]
     fn fading(self, then: u32) -> f32 {
         let x = self.bookings.wrapping_sub(then) as f32 / self.memory;
         if x < SHORT {

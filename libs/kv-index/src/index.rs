@@ -187,11 +187,13 @@ impl KvIndex {
     }
 
     /// The index of a slot whose rank is there.
+    #[inline]
     pub(crate) fn live(&self, slot: Slot) -> Option<u32> {
         let generation = *self.generations.get(slot.index as usize)?;
         (generation == slot.generation && self.is_live(slot.index)).then_some(slot.index)
     }
 
+    #[inline]
     pub(crate) fn is_live(&self, index: u32) -> bool {
         self.generations[index as usize].is_multiple_of(2)
     }

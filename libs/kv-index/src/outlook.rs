@@ -56,6 +56,7 @@ impl Outlook {
     }
 
     /// Whether it tells of so many blocks as well as it ever can.
+    #[inline]
     fn covers(&self, blocks: u64) -> bool {
         let runs = self.runs as usize;
         let is_complete = self.is_whole || runs == RUNS;
@@ -68,6 +69,7 @@ impl Outlook {
     }
 
     /// The asks of these blocks of the order in sum, as of when the outlook was made.
+    #[inline]
     fn asks(&self, blocks: Range<u64>) -> f64 {
         let (start, end) = (blocks.start + self.eaten, blocks.end + self.eaten);
         // Most prompts evict a few runs: one after the other is faster than by halves.
@@ -76,17 +78,20 @@ impl Outlook {
     }
 
     /// The first run that ends with that many blocks or later, none of those before `from`.
+    #[inline]
     fn run_with(&self, blocks: u64, from: usize) -> usize {
         let ends = &self.ends[from..self.runs as usize];
         from + ends.iter().position(|(end, _)| *end >= blocks).unwrap_or(ends.len())
     }
 
     /// Blocks and asks of the first runs.
+    #[inline]
     fn up_to_run(&self, runs: usize) -> (u64, f64) {
         runs.checked_sub(1).map_or((0, 0.0), |last| self.ends[last])
     }
 
     /// Asks up to a number of blocks, which end in run `at`.
+    #[inline]
     fn up_to(&self, blocks: u64, at: usize) -> f64 {
         let before = self.up_to_run(at);
         let (from, to) = if at < self.runs as usize {
@@ -107,6 +112,7 @@ impl KvIndex {
     ///
     /// The figure is exact for the front of the free order as of the rank's last change, and
     /// goes on evenly beyond it. It costs a few divisions where the rank has not changed.
+    #[inline]
     pub fn asks_evicted_by(&mut self, slot: Slot, new_blocks: u32) -> f64 {
         let Some(index) = self.live(slot) else { return 0.0 };
         let rank = &self.ranks[index as usize];
@@ -170,6 +176,7 @@ impl KvIndex {
 impl Rank {
     /// The blocks of the free order that allocating `new_blocks` would evict, by their place in
     /// it, after those that the bookings which have not started will take.
+    #[inline]
     pub(crate) fn evicted_by(&self, new_blocks: u32) -> Range<u64> {
         let evicted = |blocks: u64| blocks.saturating_sub(self.blank()).min(self.queued);
         evicted(self.awaited)..evicted(self.awaited + u64::from(new_blocks))

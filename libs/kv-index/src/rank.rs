@@ -114,6 +114,7 @@ impl Rank {
     }
 
     /// Blocks that hold nothing.
+    #[inline]
     pub(crate) fn blank(&self) -> u64 {
         self.capacity.saturating_sub(self.pinned + self.queued)
     }

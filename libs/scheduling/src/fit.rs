@@ -39,8 +39,8 @@ mod linear;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use coefficients::HALF_STEP;
 pub use coefficients::{Coefficients, STEP_TOKENS, Shape};
+pub(crate) use coefficients::{HALF_STEP, pairs};
 pub use fleet::{Anew, FitOfRank, reconsider};
 use linear::{COUNT, Matrix, Vector, dot, nearest_non_negative};
 

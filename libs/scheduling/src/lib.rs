@@ -20,8 +20,8 @@ pub mod load;
 pub mod select;
 
 pub use fit::{Coefficients, PrefillFit, Shape};
-pub use load::{Due, Fading, LoadBook, LoadSnapshot, Prompt, Sample, Work};
+pub use load::{Arrivals, Due, Fading, LoadBook, LoadSnapshot, Prompt, Sample, Work};
 pub use select::{
-    CandidateView, Config, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection,
-    UnknownPolicy, arrivals_per_rank, score, select, select_sparing,
+    CandidateView, Config, Field, Line, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection,
+    Terms, UnknownPolicy, arrivals_per_rank, score, select, select_sparing,
 };

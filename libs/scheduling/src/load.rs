@@ -45,8 +45,7 @@ use std::time::Duration;
 
 use domain::{LeaseId, LoadSample, Moment};
 
-use self::arrivals::Arrivals;
-pub use self::arrivals::Fading;
+pub use self::arrivals::{Arrivals, Fading};
 use self::claims::Claims;
 use self::foreign::Foreign;
 pub use self::snapshot::LoadSnapshot;
@@ -300,13 +299,17 @@ impl LoadBook {
 
     /// What a choice reads of the book.
     pub fn snapshot(&self) -> LoadSnapshot {
+        let foreign = self.foreign.excess();
+        let until = foreign.map_or(Moment::ZERO, |foreign| foreign.until());
+        let waiting = foreign.map_or(0.0, |foreign| foreign.waiting(until));
+        let requests = foreign.map_or(0.0, |foreign| foreign.requests(until));
         LoadSnapshot {
             first_step_ends: self.first_step_ends,
             rest_nanos: nanos(self.queued.saturating_sub(self.first_step)),
             latency_nanos: nanos(self.latency),
-            mean_prefill_seconds: self.mean_prefill_seconds,
-            arrivals: self.arrivals,
-            foreign: self.foreign.excess(),
+            foreign_seconds: waiting * self.mean_prefill_seconds,
+            foreign_in_flight: requests.round() as u32,
+            foreign_until: until,
             in_flight: self.in_flight(),
             running: self.running(),
         }
@@ -332,7 +335,12 @@ impl LoadBook {
         self.claims.wait_seconds(blocks, now)
     }
 
-    /// [`LoadSnapshot::arrivals_per_second`] of the book as it is.
+    /// The bookings of late, as far as a rate is made of them.
+    pub fn arrivals(&self) -> Arrivals {
+        self.arrivals
+    }
+
+    /// Requests booked per second, averaged over the last ten or so. Finite and ≥ 0.
     pub fn arrivals_per_second(&self, now: Moment) -> f64 {
         self.arrivals.per_second(&mut Fading::of_arrivals(now))
     }
@@ -354,9 +362,10 @@ impl LoadBook {
         self.foreign.observe(sample);
     }
 
-    /// [`LoadSnapshot::foreign_requests`] of the book as it is.
+    /// Requests at the engine that are not ours, smoothed; 0 if there is at most one, or if the
+    /// last reading is older than ten seconds.
     pub fn foreign_requests(&self, now: Moment) -> f64 {
-        self.snapshot().foreign_requests(now)
+        self.foreign.excess().map_or(0.0, |foreign| foreign.requests(now))
     }
 
     /// Closes prefills of answers that do not stream, at their predicted time.

@@ -9,6 +9,7 @@
 //! recently. The margin is measured from the best alone and never from pair to pair: "A ties
 //! with B, B with C" could otherwise go round in circles.
 
+mod field;
 mod sparing;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,8 @@ use domain::{DecisionReason, ScoreParts};
 use serde::{Deserialize, Serialize};
 
 use crate::Coefficients;
+use field::{Draft, Key};
+pub use field::{Field, Line, Terms};
 pub use sparing::select_sparing;
 
 /// Candidates in [`Selection::ranked`] at most. The list serves a caller that must fail over and
@@ -178,34 +181,28 @@ pub struct Selection {
 /// total. `least-load` goes by requests in flight, `round-robin` by turn alone; both break ties
 /// by turn, and both still report the score's parts.
 pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
-    let arrivals = arrivals_per_rank(candidates);
-    let total = |view: &CandidateView<'_>| score(config, view, arrivals).total_seconds();
-    let totals: Vec<f64> = candidates.iter().map(total).collect();
+    let field = Field::new(config, candidates.iter().map(Line::from));
+    let evicted: Vec<f64> = candidates.iter().map(|view| view.evicted_ask_tokens).collect();
+    let totals: Vec<f64> =
+        evicted.iter().enumerate().map(|(place, evicted)| field.total(place, *evicted)).collect();
     let places: Vec<usize> = (0..candidates.len()).collect();
-    ranking(config, candidates, (&totals, &places), arrivals)
+    ranking(config, &field, &Totals { totals, evicted }, &places)
 }
 
-/// The outcome by these totals, among these places: all, or those that can be ranked or tie.
-fn ranking(
-    config: &Config,
-    candidates: &[CandidateView<'_>],
-    (totals, places): (&[f64], &[usize]),
-    arrivals: f64,
-) -> Selection {
-    let order = Order { policy: config.policy, candidates, totals, places };
+/// The outcome among these places: all, or those that can be ranked or tie.
+fn ranking(config: &Config, field: &Field, known: &Totals, places: &[usize]) -> Selection {
+    let totals = &known.totals[..];
+    let order = Order { policy: config.policy, keys: &field.keys, totals, places };
+    let arrivals_per_rank = field.arrivals_per_rank;
     let Some(winner) = order.winner(config) else {
-        let (ranked, reason) = (Vec::new(), DecisionReason::Cold);
-        return Selection { ranked, reason, arrivals_per_rank: arrivals };
+        return Selection { ranked: Vec::new(), reason: DecisionReason::Cold, arrivals_per_rank };
     };
     let ranked = order.ranked(winner).into_iter().map(|index| {
-        let parts = score(config, &candidates[index], arrivals);
+        let parts = field.score(index, known.evicted[index]);
         Scored { index, parts, total_seconds: totals[index] }
     });
-    Selection {
-        ranked: ranked.collect(),
-        reason: reason(config.policy, candidates, winner),
-        arrivals_per_rank: arrivals,
-    }
+    let reason = reason(config.policy, field, winner);
+    Selection { ranked: ranked.collect(), reason, arrivals_per_rank }
 }
 
 /// Requests that a rank gets per second when they are shared evenly: the mean over the candidates.
@@ -217,49 +214,22 @@ pub fn arrivals_per_rank(candidates: &[CandidateView<'_>]) -> f64 {
 /// The score of one candidate, as [`select`] compares it: for those that want to know of
 /// candidates beyond the ranked ones.
 pub fn score(config: &Config, view: &CandidateView<'_>, arrivals_per_rank: f64) -> ScoreParts {
-    let coefficients = view.fit;
-    let eviction =
-        config.eviction_weight * coefficients.per_token_seconds * view.evicted_ask_tokens;
-    let (uncached, cached) = (view.uncached_tokens, view.cached_tokens);
-    let prefill = coefficients.prefill_seconds(uncached, cached, view.running);
-    let queue_delay = seconds(view.queue_delay_seconds);
-    // Both pass at once.
-    let wait = queue_delay.max(coefficients.step_wait_seconds(view.running));
-    // A rank that had little traffic so far is about to get its share of it.
-    let arrivals = seconds(view.arrivals_per_second).max(arrivals_per_rank);
-    let others_of = |prefill: f64| others_delay(arrivals, queue_delay, prefill + eviction);
-    let others = others_of(prefill);
-    let hot = match view.hot_tokens.min(cached) {
-        0 => 0.0,
-        hot => {
-            let whole = coefficients.prefill_seconds(uncached + hot, cached - hot, view.running);
-            whole - prefill + others_of(whole) - others
-        }
-    };
-    ScoreParts {
-        network_seconds: seconds(view.network_seconds + coefficients.latency_seconds),
-        queue_delay_seconds: wait,
-        prefill_seconds: prefill,
-        eviction_cost_seconds: seconds(eviction),
-        others_delay_seconds: seconds(others),
-        hot_prefix_seconds: seconds(hot),
-    }
+    let draft = Draft::new(config.eviction_weight, &Line::from(view));
+    draft.parts(arrivals_per_rank, view.evicted_ask_tokens)
 }
 
-/// Seconds that `p` seconds of work, begun after a queue of `q`, cost the requests that come to the
-/// rank later, `λ` of them per second. The work is the prompt's own prefill and that share of what
-/// it evicts which will have to be computed again.
-///
-/// Those that come within the next `q` seconds find `p` more work before them and wait `p` longer.
-/// Those that come in the `p` seconds after that wait for what is then left of it, `p / 2` on
-/// average. In sum `λ · p · (q + p / 2)`.
-fn others_delay(arrivals_per_second: f64, queue_delay: f64, work: f64) -> f64 {
-    arrivals_per_second * work * (queue_delay + work / 2.0)
-}
-
-/// A time that can be compared: NaN and infinity are hopeless, negative ones nothing.
+/// A time that can be compared: NaN and infinity are hopeless, negative ones nothing. In this form
+/// two instructions, neither of them a jump.
+#[inline]
 fn seconds(value: f64) -> f64 {
-    if value.is_nan() { HOPELESS_SECONDS } else { value.clamp(0.0, HOPELESS_SECONDS) }
+    let value = if value < HOPELESS_SECONDS { value } else { HOPELESS_SECONDS };
+    larger(value, 0.0)
+}
+
+/// The larger of two numbers that are none of them NaN. [`f64::max`] spends most of its time on NaN.
+#[inline]
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
 }
 
 /// Totals up to this tie with the best one.
@@ -267,10 +237,18 @@ fn tie_limit(config: &Config, best: f64) -> f64 {
     best + config.tie_margin_seconds.max(config.tie_margin_fraction * best)
 }
 
+/// What is known of the candidates' scores, by their places.
+struct Totals {
+    /// Sums of the scores' parts, or what they are at least.
+    totals: Vec<f64>,
+    /// What the prompt would evict, or zero.
+    evicted: Vec<f64>,
+}
+
 /// The orders of one choice, over the candidates' places.
 struct Order<'a> {
     policy: Policy,
-    candidates: &'a [CandidateView<'a>],
+    keys: &'a [Key],
     totals: &'a [f64],
     places: &'a [usize],
 }
@@ -306,7 +284,7 @@ impl Order<'_> {
     /// By the policy, totals aside. The place decides only between candidates that are equal in
     /// everything, turn included.
     fn among_equals(&self, a: usize, b: usize) -> Ordering {
-        let (left, right) = (&self.candidates[a], &self.candidates[b]);
+        let (left, right) = (&self.keys[a], &self.keys[b]);
         let by_policy = match self.policy {
             Policy::Prefix => right
                 .cached_tokens
@@ -328,22 +306,17 @@ impl Order<'_> {
     }
 }
 
-fn reason(policy: Policy, candidates: &[CandidateView<'_>], winner: usize) -> DecisionReason {
-    let won = candidates[winner].cached_tokens;
-    let longest = candidates.iter().map(|c| c.cached_tokens).max().unwrap_or(0);
+fn reason(policy: Policy, field: &Field, winner: usize) -> DecisionReason {
+    let won = &field.keys[winner];
     match policy {
-        Policy::Prefix if is_further_holder(candidates, winner) => DecisionReason::HotPrefix,
-        Policy::Prefix if candidates.iter().all(|c| c.saturated) => DecisionReason::AllSaturated,
-        _ if candidates.len() == 1 => DecisionReason::OnlyCandidate,
+        // Others hold a hot prefix that the winner does not.
+        Policy::Prefix if field.any_is_hot && !won.is_hot => DecisionReason::HotPrefix,
+        Policy::Prefix if field.all_are_saturated => DecisionReason::AllSaturated,
+        _ if field.keys.len() == 1 => DecisionReason::OnlyCandidate,
         Policy::LeastLoad => DecisionReason::LeastLoad,
         Policy::RoundRobin => DecisionReason::RoundRobin,
-        Policy::Prefix if won < longest => DecisionReason::WarmerRankTooBusy,
-        Policy::Prefix if won > 0 => DecisionReason::WarmPrefix,
+        Policy::Prefix if won.cached_tokens < field.longest => DecisionReason::WarmerRankTooBusy,
+        Policy::Prefix if won.cached_tokens > 0 => DecisionReason::WarmPrefix,
         Policy::Prefix => DecisionReason::Cold,
     }
-}
-
-/// Whether others hold a hot prefix that the winner does not.
-fn is_further_holder(candidates: &[CandidateView<'_>], winner: usize) -> bool {
-    candidates[winner].hot_tokens == 0 && candidates.iter().any(|c| c.hot_tokens > 0)
 }

@@ -21,7 +21,7 @@ const TRACES: usize = 10_000;
 const TRACE_BYTES: usize = 16 << 20;
 
 /// Scored candidates kept of one decision, best first.
-const SCORED_LINES: usize = 24;
+pub(crate) const SCORED_LINES: usize = 24;
 
 /// Barred candidates kept of one decision.
 const BARRED_LINES: usize = 8;
@@ -113,6 +113,11 @@ impl Trace {
     /// Adds a candidate that was not scored. Returns whether there was room.
     pub(crate) fn push_barred(&mut self, line: impl FnOnce() -> Line) -> bool {
         push(&mut self.barred, BARRED_LINES, line)
+    }
+
+    /// Scored candidates that were kept.
+    pub(crate) fn scored(&self) -> usize {
+        self.scored.len()
     }
 
     /// Whether `rank` won.

@@ -9,6 +9,7 @@
 //!   what a choice reads of each
 //! - [`reconcile`]: ranks come, change and go with the fleet
 //! - [`prospect`]: what every rank would do with a prompt
+//! - [`choice`]: which of them it is
 //! - [`decide`]: a Route becomes a booked choice
 //! - [`report`]: what became of it
 //! - [`remote`]: leases that edges in other processes hold
@@ -18,6 +19,7 @@
 //! - [`trace`], [`view`]: what operators are told
 
 mod change;
+mod choice;
 mod copy;
 mod decide;
 mod feedback;
@@ -57,6 +59,7 @@ pub(crate) use held::{Outbox, Outgoing, Peers};
 pub(crate) use lease::pool_of;
 use lease::{BookedBlocks, Lease};
 use measure::Measure;
+use prospect::Introduced;
 use rank::RankKey;
 use ranks::Ranks;
 pub(crate) use reconcile::Seat;
@@ -110,6 +113,8 @@ pub(crate) struct State {
     /// What copies are to be told.
     told: ToldChanges,
     ranks: Ranks,
+    /// What was found at the last decision of whether all of them can be asked.
+    introduced: Option<Introduced>,
     by_backend: HashMap<BackendId, Vec<RankKey>>,
     /// One index for each unit ever in use; kept for the pool's life, so that a booking of a
     /// rank that is gone can never meet a younger index.
@@ -328,12 +333,14 @@ impl Pool {
 
 impl Mirror {
     /// Leading blocks that a slot's rank holds of the prompt that was looked up last.
+    #[inline]
     fn held(&self, slot: Slot) -> u32 {
         self.held.get(slot.number()).copied().unwrap_or(0)
     }
 
     /// Cached tokens that a prompt would evict of whose blocks the rank has `matched`, each as
     /// often as it was asked for lately.
+    #[inline]
     fn evicted_ask_tokens(&mut self, slot: Slot, measure: &Measure, matched: u32) -> f64 {
         let new_blocks = measure.prompt_blocks().saturating_sub(matched);
         self.index.asks_evicted_by(slot, new_blocks) * measure.block_tokens()
@@ -352,6 +359,7 @@ impl State {
     fn new(model: ModelId, number: u32, config: Config, families: Arc<Families>) -> Self {
         Self {
             ranks: Ranks::new(model.clone()),
+            introduced: None,
             metrics: families.pool(&model),
             model,
             number,
@@ -404,10 +412,10 @@ impl State {
 
     /// Begins the prefills whose predicted time has come.
     fn advance(&mut self, now: Moment) {
-        for at in 0..self.ranks.len() {
-            if self.ranks.is_due(at, now) {
-                self.advance_rank(at, now);
-            }
+        let mut from = 0;
+        while let Some(at) = self.ranks.next_due(from, now) {
+            self.advance_rank(at, now);
+            from = at + 1;
         }
     }
 

@@ -3,7 +3,9 @@
 use domain::BlockKey;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use scheduling::{CandidateView, Coefficients, Config, Selection, select, select_sparing};
+use scheduling::{
+    CandidateView, Coefficients, Config, Field, Line, Selection, select, select_sparing,
+};
 
 use super::random::{Alphabet, Pair, random_op, random_path};
 
@@ -89,9 +91,10 @@ fn compare(pair: &mut Pair, rng: &mut SmallRng) {
         pair.index.listed = listed;
         for (way, blocks) in told(pair, &prompt) {
             let unknown = vec![0.0; evicted.len()];
-            let mut views = views(pair, &blocks, &unknown, &rest, len);
-            let chosen = select_sparing(&config, &mut views, |rank, view| {
-                let new_blocks = len + 1 - view.matched_blocks;
+            let views = views(pair, &blocks, &unknown, &rest, len);
+            let field = Field::new(&config, views.iter().map(Line::from));
+            let chosen = select_sparing(&config, &field, |rank| {
+                let new_blocks = len + 1 - views[rank].matched_blocks;
                 let asks = pair.index.asks_evicted_by(slots[rank], new_blocks);
                 asks * f64::from(BLOCK_TOKENS)
             });

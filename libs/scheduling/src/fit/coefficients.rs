@@ -54,29 +54,34 @@ impl Coefficients {
 
     /// Seconds to prefill `uncached` tokens after `cached` ones on an engine that does nothing
     /// else.
+    #[inline]
     pub fn predict_seconds(&self, uncached: u32, cached: u32) -> f64 {
         self.fixed_seconds + self.token_seconds(uncached, cached)
     }
 
     /// The part of [`Self::predict_seconds`] that comes from tokens: what these tokens add to a
     /// prefill that happens anyway.
+    #[inline]
     pub fn token_seconds(&self, uncached: u32, cached: u32) -> f64 {
         let tokens = f64::from(uncached);
         self.per_token_seconds * tokens + self.per_pair_seconds * pairs(uncached, cached)
     }
 
     /// Seconds that the prefill takes in steps in which `running` requests decode, too.
+    #[inline]
     pub fn prefill_seconds(&self, uncached: u32, cached: u32, running: u32) -> f64 {
         let steps = 1.0 + f64::from(uncached / STEP_TOKENS);
         self.predict_seconds(uncached, cached) + self.decode_seconds(steps, running)
     }
 
     /// The wait, on average, for the end of a step that only decodes.
+    #[inline]
     pub fn step_wait_seconds(&self, running: u32) -> f64 {
         self.decode_seconds(HALF_STEP, running)
     }
 
     /// By how much `steps` steps are longer because `running` requests decode in them.
+    #[inline]
     pub fn decode_seconds(&self, steps: f64, running: u32) -> f64 {
         if running == 0 {
             return 0.0;
@@ -199,7 +204,8 @@ impl Default for Coefficients {
 }
 
 /// Pairs of an uncached token and a token before it.
-fn pairs(uncached: u32, cached: u32) -> f64 {
+#[inline]
+pub(crate) fn pairs(uncached: u32, cached: u32) -> f64 {
     let tokens = f64::from(uncached);
     tokens * (f64::from(cached) + tokens / 2.0)
 }

@@ -6,7 +6,7 @@ use domain::Moment;
 
 /// Time over which arrivals are averaged, in seconds. Long enough to see a few requests of
 /// minutes-long conversations, short enough to follow a change of traffic.
-const ARRIVALS_WINDOW_SECONDS: f64 = 10.0;
+const ARRIVALS_WINDOW_SECONDS: u32 = 10;
 
 /// The shortest time that a rate is taken over, in seconds: the first request after a start says
 /// nothing yet of how many will follow.
@@ -36,7 +36,7 @@ impl Fading {
 
     /// The fading of arrivals.
     pub fn of_arrivals(now: Moment) -> Self {
-        Self::new(ARRIVALS_WINDOW_SECONDS, now)
+        Self::new(f64::from(ARRIVALS_WINDOW_SECONDS), now)
     }
 
     /// The moment.
@@ -45,6 +45,7 @@ impl Fading {
     }
 
     /// What is left of something from then; a later moment than this one is taken for it.
+    #[inline]
     fn left(&mut self, since: Moment) -> f64 {
         if since != self.since {
             self.left = (-self.now.seconds_since(since) / self.window_seconds).exp();
@@ -54,10 +55,9 @@ impl Fading {
     }
 }
 
-/// A rate with exponential forgetting, unbiased from the first second on.
+/// A rate with exponential forgetting over so many seconds, unbiased from the first one on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rate {
-    window_seconds: f64,
+pub(super) struct Rate<const WINDOW_SECONDS: u32> {
     /// What was recorded, each weighted by e^((time - landmark) / window).
     weight: f64,
     /// e^((first - landmark) / window): when the first record came, before which nothing was
@@ -67,22 +67,24 @@ pub(super) struct Rate {
     is_empty: bool,
 }
 
-impl Rate {
-    /// A rate of nothing yet, averaged over so many seconds.
-    pub(super) fn over(window_seconds: f64) -> Self {
-        Self { window_seconds, weight: 0.0, first: 0.0, landmark: Moment::ZERO, is_empty: true }
+impl<const WINDOW_SECONDS: u32> Rate<WINDOW_SECONDS> {
+    const WINDOW: f64 = WINDOW_SECONDS as f64;
+
+    /// A rate of nothing yet.
+    pub(super) fn new() -> Self {
+        Self { weight: 0.0, first: 0.0, landmark: Moment::ZERO, is_empty: true }
     }
 
     pub(super) fn record(&mut self, amount: f64, now: Moment) {
         let landmark = LANDMARK.as_nanos() as u64;
         let landmark = Moment::from_nanos(now.as_nanos() / landmark * landmark);
         if landmark > self.landmark {
-            let left = Fading::new(self.window_seconds, landmark).left(self.landmark);
+            let left = Fading::new(Self::WINDOW, landmark).left(self.landmark);
             self.weight *= left;
             self.first *= left;
             self.landmark = landmark;
         }
-        let here = (now.seconds_since(self.landmark) / self.window_seconds).exp();
+        let here = (now.seconds_since(self.landmark) / Self::WINDOW).exp();
         self.weight += amount * here;
         if std::mem::take(&mut self.is_empty) {
             self.first = here;
@@ -91,29 +93,32 @@ impl Rate {
 
     /// [`Self::at`] one moment.
     pub(super) fn per_second(&self, now: Moment) -> f64 {
-        self.at(&mut Fading::new(self.window_seconds, now))
+        self.at(&mut Fading::new(Self::WINDOW, now))
     }
 
     /// Amount per second at the moment of `fading`, whose window must be this rate's. An
     /// exponentially weighted sum over the time that was watched, as weighted:
     /// `n / (w · (1 - e^(-t/w)))`.
+    #[inline]
     fn at(&self, fading: &mut Fading) -> f64 {
         if self.is_empty {
             return 0.0;
         }
         let left = fading.left(self.landmark);
-        let unwatched = (self.first * left).min(fading.most_unwatched);
-        self.weight * left / (self.window_seconds * (1.0 - unwatched))
+        let unwatched = self.first * left;
+        let most = fading.most_unwatched;
+        let unwatched = if unwatched < most { unwatched } else { most };
+        self.weight * left / (Self::WINDOW * (1.0 - unwatched))
     }
 }
 
 /// Requests that come to a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Arrivals(Rate);
+pub struct Arrivals(Rate<ARRIVALS_WINDOW_SECONDS>);
 
 impl Default for Arrivals {
     fn default() -> Self {
-        Self(Rate::over(ARRIVALS_WINDOW_SECONDS))
+        Self(Rate::new())
     }
 }
 
@@ -122,8 +127,10 @@ impl Arrivals {
         self.0.record(1.0, now);
     }
 
-    /// Arrivals per second.
-    pub(super) fn per_second(&self, fading: &mut Fading) -> f64 {
+    /// Arrivals per second at the moment of `fading`, which is that of [`Fading::of_arrivals`].
+    /// Finite and ≥ 0.
+    #[inline]
+    pub fn per_second(&self, fading: &mut Fading) -> f64 {
         self.0.at(fading)
     }
 }

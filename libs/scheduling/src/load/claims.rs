@@ -14,7 +14,7 @@ use super::arrivals::Rate;
 
 /// Time over which ends are averaged, in seconds: some tens of them on a rank without room, whose
 /// requests run for seconds each and come free in bursts.
-const WINDOW_SECONDS: f64 = 30.0;
+const WINDOW_SECONDS: u32 = 30;
 
 /// A longer wait is a fault elsewhere.
 const MAX_WAIT_SECONDS: f64 = 3_600.0;
@@ -32,12 +32,12 @@ pub(super) struct Claims {
     /// Σ of those that were not admitted.
     waiting: u64,
     /// Blocks of requests that ended after they were.
-    ended: Rate,
+    ended: Rate<WINDOW_SECONDS>,
 }
 
 impl Default for Claims {
     fn default() -> Self {
-        Self { leases: HashMap::new(), waiting: 0, ended: Rate::over(WINDOW_SECONDS) }
+        Self { leases: HashMap::new(), waiting: 0, ended: Rate::new() }
     }
 }
 

@@ -62,8 +62,13 @@ impl Excess {
         waiting.min(self.requests(now))
     }
 
+    /// Until when it says anything.
+    pub(super) fn until(&self) -> Moment {
+        self.at + STALE
+    }
+
     fn is_stale(&self, now: Moment) -> bool {
-        now - self.at > STALE
+        now > self.until()
     }
 }
 
@@ -115,9 +120,9 @@ impl Foreign {
         });
     }
 
-    /// What was found at the last reading.
+    /// What was found at the last reading, if it is more than requests on their way.
     pub(super) fn excess(&self) -> Option<Excess> {
-        self.excess
+        self.excess.filter(|excess| excess.requests > TOLERANCE)
     }
 
     /// The most we had within [`SLACK`] of `at`; `None` if that is forgotten.

@@ -2,9 +2,6 @@
 
 use domain::Moment;
 
-use super::arrivals::{Arrivals, Fading};
-use super::foreign::Excess;
-
 /// The part of a [`LoadBook`](super::LoadBook) that its answers about any later moment are made
 /// of: small, and right until the book changes. Who asks a thousand ranks at once keeps these side
 /// by side instead of going through a thousand books.
@@ -14,9 +11,11 @@ pub struct LoadSnapshot {
     /// Predicted prefill beyond the first step, in nanoseconds.
     pub(super) rest_nanos: u64,
     pub(super) latency_nanos: u64,
-    pub(super) mean_prefill_seconds: f64,
-    pub(super) arrivals: Arrivals,
-    pub(super) foreign: Option<Excess>,
+    /// The prefill of foreign requests that wait, and all foreign requests …
+    pub(super) foreign_seconds: f64,
+    pub(super) foreign_in_flight: u32,
+    /// … up to this moment.
+    pub(super) foreign_until: Moment,
     pub(super) in_flight: u32,
     pub(super) running: u32,
 }
@@ -29,27 +28,18 @@ impl LoadSnapshot {
     }
 
     /// The prefill of foreign requests that wait. Finite and ≥ 0.
+    #[inline]
     pub fn foreign_seconds(&self, now: Moment) -> f64 {
-        self.foreign.map_or(0.0, |foreign| foreign.waiting(now) * self.mean_prefill_seconds)
+        if now > self.foreign_until { 0.0 } else { self.foreign_seconds }
     }
 
     /// Our own part of the queue delay: predicted prefill that is not finished, less the time
     /// already spent on it. Finite and ≥ 0.
+    #[inline]
     pub fn booked_seconds(&self, now: Moment) -> f64 {
         let later = |from: Moment, nanos| Moment::from_nanos(from.as_nanos().saturating_add(nanos));
         let free = later(self.first_step_ends.max(now), self.rest_nanos);
         free.seconds_since(later(now, self.latency_nanos))
-    }
-
-    /// Requests booked per second, averaged over the last ten or so. Finite and ≥ 0.
-    pub fn arrivals_per_second(&self, fading: &mut Fading) -> f64 {
-        self.arrivals.per_second(fading)
-    }
-
-    /// Requests at the engine that are not ours, smoothed; 0 if there is at most one, or if the
-    /// last reading is older than ten seconds.
-    pub fn foreign_requests(&self, now: Moment) -> f64 {
-        self.foreign.map_or(0.0, |foreign| foreign.requests(now))
     }
 
     /// Requests booked and not ended.
@@ -58,12 +48,14 @@ impl LoadSnapshot {
     }
 
     /// Requests booked and not ended, and foreign ones.
+    #[inline]
     pub fn all_in_flight(&self, now: Moment) -> u32 {
-        let foreign = self.foreign.map_or(0, |foreign| foreign.requests(now).round() as u32);
+        let foreign = if now > self.foreign_until { 0 } else { self.foreign_in_flight };
         self.in_flight + foreign
     }
 
     /// Requests past their prefill and not ended, as of the last change of the book.
+    #[inline]
     pub fn running(&self) -> u32 {
         self.running
     }

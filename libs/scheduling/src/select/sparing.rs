@@ -6,54 +6,53 @@
 //! asked for only of the candidates whose bound does not exceed the totals that decide: that of
 //! the last one ranked, and the last that would tie with the best.
 
-use super::{CandidateView, Config, Policy, RANKED_LIMIT, Selection, arrivals_per_rank};
-use super::{ranking, score, tie_limit};
+use super::field::Field;
+use super::{Config, Policy, RANKED_LIMIT, Selection, Totals, ranking, tie_limit};
 
-/// [`select`](super::select()) of candidates whose `evicted_ask_tokens` are not known yet: given as
-/// zero, asked of `evicted` by the candidate and its place where they could matter, and filled in. The
+/// [`select`](super::select()) of candidates that are asked what the prompt would evict where it could
+/// matter: `evicted` tells it of the candidate at a place, and is asked at most once of each. The
 /// outcome is that of asking for all of them.
 pub fn select_sparing(
     config: &Config,
-    candidates: &mut [CandidateView<'_>],
-    mut evicted: impl FnMut(usize, &CandidateView<'_>) -> f64,
+    field: &Field,
+    mut evicted: impl FnMut(usize) -> f64,
 ) -> Selection {
-    let arrivals = arrivals_per_rank(candidates);
-    let total = |view: &CandidateView<'_>| score(config, view, arrivals).total_seconds();
-    let mut totals: Vec<f64> = candidates.iter().map(total).collect();
-    let mut places: Vec<usize> = (0..totals.len()).collect();
+    let count = field.len();
+    let mut known = Totals { totals: field.bounds(), evicted: vec![0.0; count] };
+    let mut ask = |place: usize, known: &mut Totals| {
+        known.evicted[place] = evicted(place);
+        known.totals[place] = field.total(place, known.evicted[place]);
+    };
     if config.policy != Policy::Prefix {
         // Totals do not count, but those of the ranked are told.
-        places.retain({
-            let ranked = ranking(config, candidates, (&totals, &places), arrivals).ranked;
-            move |place| ranked.iter().any(|scored| scored.index == *place)
-        });
-        for place in places.iter().copied() {
-            candidates[place].evicted_ask_tokens = evicted(place, &candidates[place]);
-            totals[place] = total(&candidates[place]);
-        }
-        return ranking(config, candidates, (&totals, &places), arrivals);
+        let all: Vec<usize> = (0..count).collect();
+        let ranked = ranking(config, field, &known, &all).ranked;
+        let places: Vec<usize> =
+            all.into_iter().filter(|place| ranked.iter().any(|s| s.index == *place)).collect();
+        places.iter().for_each(|place| ask(*place, &mut known));
+        return ranking(config, field, &known, &places);
     }
     let (mut best, mut first) = (Lowest::default(), Lowest::default());
-    totals.iter().zip(&places).for_each(|(bound, place)| first.add(*bound, *place));
-    let mut ask = |place: usize, totals: &mut [f64]| {
-        candidates[place].evicted_ask_tokens = evicted(place, &candidates[place]);
-        totals[place] = total(&candidates[place]);
-        best.add(totals[place], place);
-        best.limit(config)
-    };
-    let mut limit = f64::INFINITY;
-    let mut is_asked = vec![false; places.len()];
+    known.totals.iter().enumerate().for_each(|(place, bound)| {
+        first.add(*bound, place);
+    });
+    let mut is_asked = vec![false; count];
     for place in first.places() {
         is_asked[place] = true;
-        limit = ask(place, &mut totals);
+        ask(place, &mut known);
+        best.add(known.totals[place], place);
     }
-    for place in places.iter().copied() {
-        if totals[place] <= limit && !is_asked[place] {
-            limit = ask(place, &mut totals);
+    let mut limit = best.limit(config);
+    for (place, is_asked) in is_asked.into_iter().enumerate() {
+        if known.totals[place] <= limit && !is_asked {
+            ask(place, &mut known);
+            if best.add(known.totals[place], place) {
+                limit = best.limit(config);
+            }
         }
     }
-    places.retain(|place| totals[*place] <= limit);
-    ranking(config, candidates, (&totals, &places), arrivals)
+    let places: Vec<usize> = (0..count).filter(|place| known.totals[*place] <= limit).collect();
+    ranking(config, field, &known, &places)
 }
 
 /// The lowest totals so far, as many as are ranked.
@@ -63,13 +62,18 @@ struct Lowest {
 }
 
 impl Lowest {
-    fn add(&mut self, total: f64, place: usize) {
-        if self.ascending.len() == RANKED_LIMIT {
-            if self.ascending[RANKED_LIMIT - 1].0 <= total {
-                return;
-            }
-            self.ascending.pop();
+    /// Returns whether it is one of them.
+    #[inline]
+    fn add(&mut self, total: f64, place: usize) -> bool {
+        let is_low = !self.ascending.get(RANKED_LIMIT - 1).is_some_and(|(last, _)| *last <= total);
+        if is_low {
+            self.insert(total, place);
         }
+        is_low
+    }
+
+    fn insert(&mut self, total: f64, place: usize) {
+        self.ascending.truncate(RANKED_LIMIT - 1);
         let at = self.ascending.partition_point(|(kept, _)| *kept <= total);
         self.ascending.insert(at, (total, place));
     }

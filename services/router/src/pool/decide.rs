@@ -9,10 +9,10 @@ use domain::{
     Decision, DecisionReason, Evidence, EvidenceLevel, LeaseId, Moment, Prompt, RejectReason,
     Route, ScoreParts,
 };
-use scheduling::{CandidateView, Config, Fading, Policy, Selection, select_sparing};
+use scheduling::Selection;
 
 use super::lease::{BookedBlocks, Forecast, Lease, Size, lease_id};
-use super::prospect::{Asked, Prospect, Reading};
+use super::prospect::{Asked, Prospect};
 use super::rank::Standing;
 use super::{Routed, State, has_room};
 use crate::explain::Trace;
@@ -40,16 +40,20 @@ impl State {
         }
         let asked = self.consult(route.prompt.as_ref(), &eligible, now);
         self.match_prompt(route.prompt.as_ref());
-        let mut selection = self.choose(&asked, &eligible);
+        let mut choice = self.choose(&asked, &eligible);
         // From now on by their places among all ranks.
-        selection.ranked.iter_mut().for_each(|scored| scored.index = eligible[scored.index]);
-        let trace = self.explain(route, &asked, &standings, &selection);
-        let decision = self.book(route, &asked, &selection);
+        let ranked = &mut choice.selection.ranked;
+        ranked.iter_mut().for_each(|scored| scored.index = eligible[scored.index]);
+        let trace = self.explain(route, &asked, &choice, (&standings, &eligible));
+        let decision = self.book(route, &asked, &choice.selection);
         (Ok(decision), trace)
     }
 
     fn standings(&self, route: &Route, now: Moment) -> Vec<Standing> {
         let is_plain = route.model == self.model && route.excluded.is_empty();
+        if is_plain && self.ranks.are_all_open() {
+            return vec![Standing::Eligible; self.ranks.len()];
+        }
         let standing = |at| match is_plain && self.ranks.is_open(at) {
             true => Standing::Eligible,
             false => self.ranks[at].standing(route, now),
@@ -63,6 +67,9 @@ impl State {
         let of = |wanted: Standing| {
             standings.iter().enumerate().filter(move |(_, s)| **s == wanted).map(|(i, _)| i)
         };
+        if standings.iter().all(|standing| *standing == Standing::Eligible) {
+            return (0..standings.len()).collect();
+        }
         let mut eligible = Vec::with_capacity(standings.len());
         eligible.extend(of(Standing::Eligible));
         if eligible.is_empty() {
@@ -72,26 +79,6 @@ impl State {
                 .collect();
         }
         eligible
-    }
-
-    fn choose(&mut self, asked: &Asked<'_>, eligible: &[usize]) -> Selection {
-        let ranks = &self.ranks;
-        let mut fading = Fading::of_arrivals(asked.now);
-        let view = |at: &usize| self.prospect(*at, asked).view(ranks.digest(*at), &mut fading);
-        let mut views: Vec<CandidateView<'_>> = eligible.iter().map(view).collect();
-        let policy = if asked.prompt.is_none() { Policy::LeastLoad } else { self.config.policy };
-        let config = Config { policy, ..self.config };
-        let mirrors = &mut self.mirrors;
-        let evicted = |place: usize, view: &CandidateView<'_>| {
-            let at = eligible[place];
-            let rank = ranks.digest(at);
-            let reading = asked.by(rank.tokens).filter(|_| rank.caches);
-            let Some((_, Reading { mirror, measure, .. })) = reading else { return 0.0 };
-            ranks.slot(at, *mirror).map_or(0.0, |slot| {
-                mirrors[*mirror].evicted_ask_tokens(slot, measure, view.matched_blocks)
-            })
-        };
-        select_sparing(&config, &mut views, evicted)
     }
 
     fn book(&mut self, route: &Route, asked: &Asked<'_>, selection: &Selection) -> Decision {

@@ -3,12 +3,10 @@
 use domain::{BlockUnit, EvidenceLevel, KeyList, Moment, Prompt};
 use kv_index::Slot;
 use scheduling::hot::least_load;
-use scheduling::{CandidateView, Fading, SATURATED_SECONDS};
 
-use super::State;
 use super::measure::{Measure, cached_tokens};
-use super::profile::TokenBlocks;
-use super::ranks::Digest;
+use super::ranks::{Home, Ranks};
+use super::{Mirror, State};
 
 /// What one eligible rank would do with the prompt.
 pub(super) struct Prospect {
@@ -24,9 +22,6 @@ pub(super) struct Prospect {
     pub(super) matched_blocks: u32,
     pub(super) cached_tokens: u32,
     pub(super) uncached_tokens: u32,
-    hot_tokens: u32,
-    queue_delay_seconds: f64,
-    booked_seconds: f64,
 }
 
 impl Prospect {
@@ -41,27 +36,18 @@ impl Prospect {
             blocks: self.prompt_blocks(),
         }
     }
+}
 
-    /// The rank as the choice sees it, but for what the prompt would evict there.
-    pub(super) fn view<'a>(&self, rank: &'a Digest, fading: &mut Fading) -> CandidateView<'a> {
-        let (load, now) = (&rank.load, fading.now());
-        CandidateView {
-            matched_blocks: self.matched_blocks,
-            cached_tokens: self.cached_tokens,
-            uncached_tokens: self.uncached_tokens,
-            hot_tokens: self.hot_tokens,
-            queue_delay_seconds: self.queue_delay_seconds,
-            network_seconds: rank.network_seconds,
-            evicted_ask_tokens: 0.0,
-            booked_seconds: self.booked_seconds,
-            arrivals_per_second: load.arrivals_per_second(fading),
-            in_flight: load.all_in_flight(now),
-            running: load.running(),
-            last_chosen: rank.last_chosen,
-            saturated: self.queue_delay_seconds > SATURATED_SECONDS,
-            fit: &rank.fit,
-        }
-    }
+/// What of a prompt a rank would find in its cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    pub(super) matched_blocks: u32,
+    pub(super) cached_tokens: u32,
+    pub(super) uncached_tokens: u32,
+    /// See [`CandidateView::hot_tokens`](scheduling::CandidateView::hot_tokens).
+    pub(super) hot_tokens: u32,
+    /// Where that was looked up: by which reading, and in which slot of its index.
+    cache: Option<(u32, Slot)>,
 }
 
 /// A prompt as the ranks' caches are asked for it.
@@ -70,41 +56,120 @@ pub(super) struct Asked<'a> {
     /// One for each kind of ranks that there is; of a prompt only.
     readings: Vec<Reading>,
     pub(super) now: Moment,
+    /// Whether prompts go on with earlier answers.
+    counts_on_answers: bool,
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn by(&self, tokens: Option<TokenBlocks>) -> Option<(&'a Prompt, &Reading)> {
-        let reading = self.readings.iter().find(|reading| reading.tokens == tokens)?;
+    #[inline]
+    fn by(&self, unit: Option<BlockUnit>) -> Option<(&'a Prompt, &Reading)> {
+        let reading = self.readings.iter().find(|reading| reading.of == unit)?;
         Some((self.prompt?, reading))
+    }
+
+    /// Whether the rank's kind has a reading, and the rank a slot in its index.
+    #[inline]
+    fn can_ask(&self, ranks: &Ranks, at: usize) -> bool {
+        let home = ranks.home(at);
+        let slot = |reading: &Reading| ranks.slot(at, reading.mirror);
+        let reading = self.readings.iter().find(|reading| reading.of == home.unit);
+        reading.is_some_and(|reading| !home.caches || slot(reading).is_some())
+    }
+
+    #[inline(always)]
+    pub(super) fn found(&self, ranks: &Ranks, mirrors: &[Mirror], at: usize) -> Found {
+        let home = ranks.home(at);
+        let Some(prompt) = self.prompt else { return Found::default() };
+        let Some(number) = self.readings.iter().position(|reading| reading.of == home.unit) else {
+            return Found::default();
+        };
+        let reading = &self.readings[number];
+        let mut found = Found { uncached_tokens: prompt.tokens, ..Found::default() };
+        if !home.caches {
+            return found;
+        }
+        let Some(slot) = ranks.slot(at, reading.mirror) else { return found };
+        found.cache = Some((number as u32, slot));
+        let mirror = &mirrors[reading.mirror];
+        let mut matched = mirror.held(slot);
+        if self.counts_on_answers {
+            matched += mirror.matches.answer_blocks(slot);
+        }
+        if matched > 0 {
+            reading.find(prompt, (mirror, slot), (home.engine_block, matched), &mut found);
+        }
+        found
+    }
+
+    /// Cached tokens that the prompt would evict where so much of it was found: see
+    /// [`CandidateView::evicted_ask_tokens`](scheduling::CandidateView::evicted_ask_tokens).
+    #[inline]
+    pub(super) fn evicted_ask_tokens(&self, mirrors: &mut [Mirror], found: &Found) -> f64 {
+        let Some((number, slot)) = found.cache else { return 0.0 };
+        let Reading { mirror, measure, .. } = &self.readings[number as usize];
+        mirrors[*mirror].evicted_ask_tokens(slot, measure, found.matched_blocks)
     }
 }
 
-/// How a prompt is read where the engine's tokens are known in these blocks, or not at all. Most
-/// ranks of a pool read it alike.
-pub(super) struct Reading {
-    tokens: Option<TokenBlocks>,
+/// That every rank has what it takes to be asked for prompts of the same kind.
+pub(super) struct Introduced {
+    homes_version: u64,
+    /// The units of the prompts' key lists.
+    units: Vec<BlockUnit>,
+    /// The units of the ranks, as far as they have any.
+    kinds: Vec<Option<BlockUnit>>,
+}
+
+impl Introduced {
+    fn holds(&self, ranks: &Ranks, prompt: &Prompt) -> bool {
+        let units = prompt.keys.iter().map(|list| list.unit);
+        self.homes_version == ranks.homes_version() && units.eq(self.units.iter().copied())
+    }
+}
+
+/// How a prompt is read where the engine's tokens are known in blocks of this unit, or not at all.
+/// Most ranks of a pool read it alike.
+struct Reading {
+    of: Option<BlockUnit>,
     unit: BlockUnit,
     /// Which of the prompt's key lists speaks of the cache.
     list: Option<usize>,
     /// What it is worth; without a list, the rank's level stays.
     level: Option<EvidenceLevel>,
     /// The index of the unit.
-    pub(super) mirror: usize,
-    pub(super) measure: Measure,
+    mirror: usize,
+    measure: Measure,
 }
 
 impl Reading {
-    fn new(tokens: Option<TokenBlocks>, prompt: &Prompt, state: &mut State) -> Self {
+    fn new(of: Option<BlockUnit>, prompt: &Prompt, state: &mut State) -> Self {
         let find = |unit: BlockUnit| prompt.keys.iter().position(|l: &KeyList| l.unit == unit);
-        let token_list = tokens.and_then(|t| find(t.unit).map(|list| (t.unit, list)));
+        let token_list = of.and_then(|unit| find(unit).map(|list| (unit, list)));
         let (unit, list, level) = match (token_list, find(BlockUnit::TEXT)) {
             (Some((unit, list)), _) => (unit, Some(list), Some(EvidenceLevel::Model)),
             (None, Some(list)) => (BlockUnit::TEXT, Some(list), Some(EvidenceLevel::Text)),
             // Nothing to match, but the prompt will press on the cache all the same.
-            (None, None) => (tokens.map_or(BlockUnit::TEXT, |t| t.unit), None, None),
+            (None, None) => (of.unwrap_or(BlockUnit::TEXT), None, None),
         };
         let measure = Measure::new(unit, prompt, state.bytes_per_token);
-        Self { tokens, unit, list, level, mirror: state.mirror(unit), measure }
+        Self { of, unit, list, level, mirror: state.mirror(unit), measure }
+    }
+
+    /// Of a prompt of which so many leading blocks match.
+    fn find(
+        &self,
+        prompt: &Prompt,
+        (mirror, slot): (&Mirror, Slot),
+        (engine_block, matched): (u32, u32),
+        found: &mut Found,
+    ) {
+        let tokens = |blocks| cached_tokens(self.unit, prompt, blocks, engine_block);
+        let cached = (f64::from(tokens(matched)) * mirror.feedback.trust(slot)) as u32;
+        let is_hot = mirror.hot_blocks > 0 && matched >= mirror.hot_blocks;
+        found.matched_blocks = matched;
+        found.cached_tokens = cached;
+        found.uncached_tokens = prompt.tokens - cached;
+        found.hot_tokens = if is_hot { tokens(mirror.hot_blocks) } else { 0 };
     }
 }
 
@@ -117,23 +182,47 @@ impl State {
         eligible: &[usize],
         now: Moment,
     ) -> Asked<'a> {
-        let mut asked = Asked { prompt, readings: Vec::new(), now };
+        let counts_on_answers = self.answers.is_likely();
+        let mut asked = Asked { prompt, readings: Vec::new(), now, counts_on_answers };
         let Some(prompt) = prompt else { return asked };
-        for &at in eligible {
-            let Digest { caches, tokens, .. } = *self.ranks.digest(at);
-            let known = asked.readings.iter().find(|reading| reading.tokens == tokens);
-            let mirror = known.map(|reading| reading.mirror).unwrap_or_else(|| {
-                let reading = Reading::new(tokens, prompt, self);
-                let mirror = reading.mirror;
-                asked.readings.push(reading);
-                mirror
-            });
-            if caches && self.ranks.slot(at, mirror).is_none() {
-                self.ensure_slot(at, mirror);
-            }
+        let are_all = eligible.len() == self.ranks.len();
+        if are_all
+            && let Some(known) = self.introduced.take_if(|known| known.holds(&self.ranks, prompt))
+        {
+            let readings = known.kinds.iter().map(|kind| Reading::new(*kind, prompt, self));
+            asked.readings = readings.collect();
+            self.introduced = Some(known);
+            return asked;
+        }
+        let mut rest = eligible;
+        while let Some(next) = rest.iter().position(|at| !asked.can_ask(&self.ranks, *at)) {
+            self.introduce(rest[next], &mut asked);
+            rest = &rest[next + 1..];
         }
         self.ranks.refresh();
+        if are_all {
+            let kinds = asked.readings.iter().map(|reading| reading.of).collect();
+            let units = prompt.keys.iter().map(|list| list.unit).collect();
+            let homes_version = self.ranks.homes_version();
+            self.introduced = Some(Introduced { homes_version, units, kinds });
+        }
         asked
+    }
+
+    /// Gives one rank what it lacks to be asked.
+    fn introduce(&mut self, at: usize, asked: &mut Asked<'_>) {
+        let Some(prompt) = asked.prompt else { return };
+        let Home { caches, unit, .. } = *self.ranks.home(at);
+        let known = asked.readings.iter().find(|reading| reading.of == unit);
+        let mirror = known.map(|reading| reading.mirror).unwrap_or_else(|| {
+            let reading = Reading::new(unit, prompt, self);
+            let mirror = reading.mirror;
+            asked.readings.push(reading);
+            mirror
+        });
+        if caches && self.ranks.slot(at, mirror).is_none() {
+            self.ensure_slot(at, mirror);
+        }
     }
 
     /// Looks the prompt up in every index that one of its key lists fits.
@@ -153,10 +242,9 @@ impl State {
     }
 
     /// What the rank at this place would do with the prompt.
-    #[inline]
     pub(super) fn prospect(&self, at: usize, asked: &Asked<'_>) -> Prospect {
-        let rank = self.ranks.digest(at);
-        let booked_seconds = rank.load.booked_seconds(asked.now);
+        let rank = self.ranks.home(at);
+        let found = asked.found(&self.ranks, &self.mirrors, at);
         let mut prospect = Prospect {
             at,
             mirror: None,
@@ -164,51 +252,23 @@ impl State {
             level: rank.level,
             measure: None,
             slot: None,
-            matched_blocks: 0,
-            cached_tokens: 0,
-            uncached_tokens: 0,
-            hot_tokens: 0,
-            queue_delay_seconds: booked_seconds + rank.load.foreign_seconds(asked.now),
-            booked_seconds,
+            matched_blocks: found.matched_blocks,
+            cached_tokens: found.cached_tokens,
+            uncached_tokens: found.uncached_tokens,
         };
-        let Some((prompt, reading)) = asked.by(rank.tokens) else { return prospect };
+        let Some((_, reading)) = asked.by(rank.unit) else { return prospect };
         let level = reading.level.unwrap_or(rank.level);
         prospect.list = reading.list;
         prospect.level = if rank.caches { level } else { EvidenceLevel::Model };
         prospect.measure = Some(reading.measure);
-        prospect.uncached_tokens = prompt.tokens;
         if !rank.caches {
             return prospect;
         }
         prospect.mirror = Some(reading.mirror);
-        let Some(slot) = self.ranks.slot(at, reading.mirror) else { return prospect };
-        prospect.slot = Some(slot);
-        let mirror = &self.mirrors[reading.mirror];
-        prospect.level = mirror.level(slot, prospect.level);
-        prospect.matched_blocks = mirror.held(slot);
-        if self.answers.is_likely() {
-            prospect.matched_blocks += mirror.matches.answer_blocks(slot);
+        prospect.slot = self.ranks.slot(at, reading.mirror);
+        if let Some(slot) = prospect.slot {
+            prospect.level = self.mirrors[reading.mirror].level(slot, prospect.level);
         }
-        if prospect.matched_blocks > 0 {
-            let engine_block = rank.tokens.map_or(1, |t| t.engine_block);
-            let cached = cached_tokens(reading.unit, prompt, prospect.matched_blocks, engine_block);
-            prospect.cached_tokens = (f64::from(cached) * mirror.feedback.trust(slot)) as u32;
-            if prospect.matched_blocks >= mirror.hot_blocks {
-                let hot = mirror.hot_blocks;
-                prospect.hot_tokens = cached_tokens(reading.unit, prompt, hot, engine_block);
-            }
-        }
-        prospect.uncached_tokens = prompt.tokens - prospect.cached_tokens;
         prospect
-    }
-
-    /// What the prompt would evict from the rank, of which it has so many blocks.
-    pub(super) fn evicted_ask_tokens(&mut self, prospect: &Prospect) -> f64 {
-        match (prospect.mirror, prospect.slot, prospect.measure) {
-            (Some(mirror), Some(slot), Some(measure)) => {
-                self.mirrors[mirror].evicted_ask_tokens(slot, &measure, prospect.matched_blocks)
-            }
-            _ => 0.0,
-        }
     }
 }

@@ -2,66 +2,135 @@
 //!
 //! A rank is large, and most of it lies elsewhere on the heap. A choice among a thousand reads a
 //! few numbers of each, and most ranks have not changed since the last one. So those numbers stand
-//! side by side, in a [`Digest`] for each rank, which is made anew when the rank was given out to
-//! be changed.
+//! side by side, in [`Columns`], where a rank's are made anew when it was given out to be changed.
 
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 
-use domain::{BackendState, EvidenceLevel, ModelId, Moment};
+use domain::{BackendState, BlockUnit, EvidenceLevel, ModelId, Moment};
 use kv_index::Slot;
-use scheduling::{Coefficients, LoadSnapshot};
+use scheduling::{Arrivals, LoadSnapshot, Terms};
 
-use super::profile::TokenBlocks;
 use super::rank::{Rank, RankKey};
 
-/// What a choice reads of a rank.
+/// How a rank's cache is asked for a prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Digest {
-    /// The rank may have changed since.
-    is_stale: bool,
+pub(super) struct Home {
+    /// Its first slot with the number of the index; few ranks ever have another.
+    slot: Option<(u32, Slot)>,
+    /// The unit of its engine's tokens, where those are known.
+    pub(super) unit: Option<BlockUnit>,
+    /// Tokens in a block of the engine's, as far as is known.
+    pub(super) engine_block: u32,
     pub(super) caches: bool,
     pub(super) level: EvidenceLevel,
-    pub(super) tokens: Option<TokenBlocks>,
-    /// Its first slot with the number of the index; few ranks ever have another.
-    slot: Option<(usize, Slot)>,
-    pub(super) load: LoadSnapshot,
-    pub(super) fit: Coefficients,
-    pub(super) network_seconds: f64,
-    pub(super) last_chosen: u64,
 }
 
-impl Digest {
+impl Home {
     fn of(rank: &Rank) -> Self {
+        let first = rank.slots().first();
+        let tokens = rank.profile.tokens;
         Self {
-            is_stale: false,
+            slot: first.and_then(|(mirror, slot)| Some((u32::try_from(*mirror).ok()?, *slot))),
+            unit: tokens.map(|tokens| tokens.unit),
+            engine_block: tokens.map_or(1, |tokens| tokens.engine_block),
             caches: rank.profile.caches,
             level: rank.level,
-            tokens: rank.profile.tokens,
-            slot: rank.slots().first().copied(),
-            load: rank.load.snapshot(),
-            fit: rank.fit.coefficients(),
-            network_seconds: rank.seen.network.as_secs_f64(),
-            last_chosen: rank.last_chosen,
         }
     }
 }
 
-/// What is asked of a rank before anything else.
-#[derive(Clone, Copy, Debug)]
-struct Gate {
-    /// When prefills may have to be started or closed, as far as is known.
-    due: Option<Moment>,
-    /// Whether nothing stands against a first attempt under the pool's own name.
+/// Nothing is due.
+const NEVER: Moment = Moment::from_nanos(u64::MAX);
+
+/// What a choice reads of a rank.
+#[derive(Debug, PartialEq)]
+struct Digest {
+    load: LoadSnapshot,
+    arrivals: Arrivals,
+    terms: Terms,
+    last_chosen: u64,
+    home: Home,
+    due: Moment,
     is_open: bool,
 }
 
-impl Gate {
+impl Digest {
     fn of(rank: &Rank, model: &ModelId) -> Self {
+        let network_seconds = rank.seen.network.as_secs_f64();
         let is_ready = rank.seen.state == BackendState::Ready;
         Self {
-            due: rank.load.next_due(),
+            load: rank.load.snapshot(),
+            arrivals: rank.load.arrivals(),
+            terms: Terms::new(network_seconds, &rank.fit.coefficients(), rank.load.running()),
+            last_chosen: rank.last_chosen,
+            home: Home::of(rank),
+            due: rank.load.next_due().unwrap_or(NEVER),
             is_open: is_ready && rank.breaker.is_closed() && rank.serves(model),
+        }
+    }
+}
+
+/// The digests of all ranks, each part of them by itself: a round over the ranks reads few parts.
+#[derive(Default)]
+pub(super) struct Columns {
+    pub(super) loads: Vec<LoadSnapshot>,
+    pub(super) arrivals: Vec<Arrivals>,
+    pub(super) terms: Vec<Terms>,
+    pub(super) last_chosen: Vec<u64>,
+    homes: Vec<Home>,
+    /// Counts changes of homes.
+    homes_version: u64,
+    /// When prefills may have to be started or closed, as far as is known.
+    due: Vec<Moment>,
+    /// Whether nothing stands against a first attempt under the pool's own name.
+    open: Vec<bool>,
+}
+
+impl Columns {
+    fn push(&mut self, digest: Digest) {
+        self.homes_version += 1;
+        self.loads.push(digest.load);
+        self.arrivals.push(digest.arrivals);
+        self.terms.push(digest.terms);
+        self.last_chosen.push(digest.last_chosen);
+        self.homes.push(digest.home);
+        self.due.push(digest.due);
+        self.open.push(digest.is_open);
+    }
+
+    fn set(&mut self, at: usize, digest: Digest) {
+        self.homes_version += u64::from(self.homes[at] != digest.home);
+        self.loads[at] = digest.load;
+        self.arrivals[at] = digest.arrivals;
+        self.terms[at] = digest.terms;
+        self.last_chosen[at] = digest.last_chosen;
+        self.homes[at] = digest.home;
+        self.due[at] = digest.due;
+        self.open[at] = digest.is_open;
+    }
+
+    fn swap_remove(&mut self, at: usize) {
+        self.homes_version += 1;
+        self.loads.swap_remove(at);
+        self.arrivals.swap_remove(at);
+        self.terms.swap_remove(at);
+        self.last_chosen.swap_remove(at);
+        self.homes.swap_remove(at);
+        self.due.swap_remove(at);
+        self.open.swap_remove(at);
+    }
+
+    #[cfg(debug_assertions)]
+    fn digest(&self, at: usize) -> Digest {
+        Digest {
+            load: self.loads[at],
+            arrivals: self.arrivals[at],
+            terms: self.terms[at],
+            last_chosen: self.last_chosen[at],
+            home: self.homes[at].clone(),
+            due: self.due[at],
+            is_open: self.open[at],
         }
     }
 }
@@ -70,11 +139,10 @@ impl Gate {
 pub(super) struct Ranks {
     model: ModelId,
     ranks: Vec<Rank>,
-    digests: Vec<Digest>,
-    /// What is asked of each before anything else.
-    gates: Vec<Gate>,
-    /// Places of ranks whose digests are stale.
+    columns: Columns,
+    /// Places of ranks that may have changed since the last refresh, and which ones they are.
     stale: Vec<usize>,
+    is_stale: Vec<bool>,
     position: HashMap<RankKey, usize>,
 }
 
@@ -84,9 +152,9 @@ impl Ranks {
         Self {
             model,
             ranks: Vec::new(),
-            digests: Vec::new(),
-            gates: Vec::new(),
+            columns: Columns::default(),
             stale: Vec::new(),
+            is_stale: Vec::new(),
             position: HashMap::new(),
         }
     }
@@ -116,8 +184,8 @@ impl Ranks {
     pub(super) fn push(&mut self, rank: Rank) -> usize {
         let at = self.ranks.len();
         self.position.insert(rank.key, at);
-        self.digests.push(Digest::of(&rank));
-        self.gates.push(Gate::of(&rank, &self.model));
+        self.columns.push(Digest::of(&rank, &self.model));
+        self.is_stale.push(false);
         self.ranks.push(rank);
         at
     }
@@ -126,26 +194,32 @@ impl Ranks {
     pub(super) fn remove(&mut self, key: RankKey) -> Option<Rank> {
         let at = self.position.remove(&key)?;
         let rank = self.ranks.swap_remove(at);
-        self.digests.swap_remove(at);
-        self.gates.swap_remove(at);
+        self.columns.swap_remove(at);
+        self.is_stale.swap_remove(at);
         if let Some(moved) = self.ranks.get(at) {
             self.position.insert(moved.key, at);
             // If it was stale, then at its former place.
-            self.digests[at].is_stale = false;
+            self.is_stale[at] = false;
             self.touch(at);
         }
         Some(rank)
     }
 
-    /// Whether prefills of the rank may have to be started or closed by now.
-    pub(super) fn is_due(&self, at: usize, now: Moment) -> bool {
-        self.gates[at].due.is_some_and(|due| due <= now)
+    /// The first rank from this place on whose prefills may have to be started or closed by now.
+    pub(super) fn next_due(&self, from: usize, now: Moment) -> Option<usize> {
+        let due = self.columns.due.get(from..)?.iter().position(|due| *due <= now);
+        due.map(|after| from + after)
     }
 
     /// Whether nothing stands against a first attempt under the pool's own name, as of the last
     /// [`Self::refresh`].
     pub(super) fn is_open(&self, at: usize) -> bool {
-        self.gates[at].is_open
+        self.columns.open[at]
+    }
+
+    /// Whether [`Self::is_open`] holds of every rank.
+    pub(super) fn are_all_open(&self) -> bool {
+        self.columns.open.iter().all(|open| *open)
     }
 
     /// Makes the digests of all ranks that were touched anew.
@@ -153,35 +227,48 @@ impl Ranks {
         for at in self.stale.drain(..) {
             // Ranks may have left since.
             if let Some(rank) = self.ranks.get(at) {
-                self.digests[at] = Digest::of(rank);
-                self.gates[at] = Gate::of(rank, &self.model);
+                self.is_stale[at] = false;
+                self.columns.set(at, Digest::of(rank, &self.model));
             }
         }
-        debug_assert!(
-            self.ranks.iter().zip(&self.digests).all(|(rank, kept)| *kept == Digest::of(rank)),
-            "no rank changes without being touched"
-        );
+        #[cfg(debug_assertions)]
+        for (at, rank) in self.ranks.iter().enumerate() {
+            let now = Digest::of(rank, &self.model);
+            assert_eq!(self.columns.digest(at), now, "no rank changes without being touched");
+        }
     }
 
-    /// The digest of the rank at this place, as of the last [`Self::refresh`].
-    pub(super) fn digest(&self, at: usize) -> &Digest {
-        debug_assert!(!self.digests[at].is_stale, "refreshed before a choice");
-        &self.digests[at]
+    /// What a choice reads of the ranks, as of the last [`Self::refresh`].
+    pub(super) fn columns(&self) -> &Columns {
+        debug_assert!(self.stale.is_empty(), "refreshed before a choice");
+        &self.columns
+    }
+
+    /// Another number whenever a [`Self::home`] is another, or at another place.
+    pub(super) fn homes_version(&self) -> u64 {
+        self.columns.homes_version
+    }
+
+    /// How the cache of the rank at this place is asked, as of the last [`Self::refresh`].
+    #[inline]
+    pub(super) fn home(&self, at: usize) -> &Home {
+        debug_assert!(!self.is_stale[at], "refreshed before a choice");
+        &self.columns.homes[at]
     }
 
     /// The rank's slot in an index.
+    #[inline]
     pub(super) fn slot(&self, at: usize, mirror: usize) -> Option<Slot> {
-        match self.digests[at] {
-            Digest { is_stale: false, slot: Some((first, slot)), .. } if first == mirror => {
-                Some(slot)
-            }
+        // A slot that a rank once has stays its own; a stale home may lack one.
+        match self.columns.homes[at].slot {
+            Some((first, slot)) if first as usize == mirror => Some(slot),
             _ => self.ranks[at].slot(mirror),
         }
     }
 
     fn touch(&mut self, at: usize) {
-        if !std::mem::replace(&mut self.digests[at].is_stale, true) {
-            self.gates[at].due = Some(Moment::ZERO);
+        if !std::mem::replace(&mut self.is_stale[at], true) {
+            self.columns.due[at] = Moment::ZERO;
             self.stale.push(at);
         }
     }

@@ -1,9 +1,9 @@
 //! What is kept of a choice, for those who ask later.
 
 use domain::{Route, ScoreParts};
-use scheduling::{CandidateView, Fading, Selection, score};
 
 use super::State;
+use super::choice::Choice;
 use super::prospect::{Asked, Prospect};
 use super::rank::{Rank, Standing};
 use crate::explain::{Line, Trace, Verdict};
@@ -14,9 +14,10 @@ impl State {
         &mut self,
         route: &Route,
         asked: &Asked<'_>,
-        standings: &[Standing],
-        selection: &Selection,
+        choice: &Choice,
+        (standings, eligible): (&[Standing], &[usize]),
     ) -> Trace {
+        let selection = &choice.selection;
         let mut trace = Trace::new(route);
         trace.reason = Some(selection.reason);
         let best = selection.ranked[0].total_seconds;
@@ -28,8 +29,11 @@ impl State {
             let prospect = self.prospect(scored.index, asked);
             trace.push_scored(|| self.line(&prospect, verdict, scored.parts));
         }
-        self.note_unranked(asked, standings, selection, &mut trace);
-        self.note_barred(standings, &mut trace);
+        self.note_unranked(asked, choice, eligible, &mut trace);
+        trace.omitted += eligible.len() - trace.scored();
+        if eligible.len() < standings.len() {
+            self.note_barred(standings, &mut trace);
+        }
         trace
     }
 
@@ -38,37 +42,25 @@ impl State {
     fn note_unranked(
         &mut self,
         asked: &Asked<'_>,
-        standings: &[Standing],
-        selection: &Selection,
+        Choice { selection, field, found, noted }: &Choice,
+        eligible: &[usize],
         trace: &mut Trace,
     ) {
         let best = selection.ranked[0].total_seconds;
-        let mut fading = Fading::of_arrivals(asked.now);
-        let eligible = standings.iter().filter(|s| **s == Standing::Eligible).count();
-        let mut left = eligible.saturating_sub(selection.ranked.len());
-        for warm in [true, false] {
-            for (at, standing) in standings.iter().enumerate() {
-                let is_open = left > 0 && *standing == Standing::Eligible;
-                if !is_open || selection.ranked.iter().any(|scored| scored.index == at) {
-                    continue;
-                }
+        for &place in noted {
+            let at = eligible[place];
+            if selection.ranked.iter().any(|scored| scored.index == at) {
+                continue;
+            }
+            let has_room = trace.push_scored(|| {
                 let prospect = self.prospect(at, asked);
-                if (prospect.matched_blocks > 0) != warm {
-                    continue;
-                }
-                let noted = trace.push_scored(|| {
-                    let evicted = self.evicted_ask_tokens(&prospect);
-                    let view = prospect.view(self.ranks.digest(at), &mut fading);
-                    let view = CandidateView { evicted_ask_tokens: evicted, ..view };
-                    let parts = score(&self.config, &view, selection.arrivals_per_rank);
-                    let verdict = Verdict::Behind { seconds: parts.total_seconds() - best };
-                    self.line(&prospect, verdict, parts)
-                });
-                if !noted {
-                    trace.omitted += left;
-                    return;
-                }
-                left -= 1;
+                let evicted = asked.evicted_ask_tokens(&mut self.mirrors, &found[place]);
+                let parts = field.score(place, evicted);
+                let verdict = Verdict::Behind { seconds: parts.total_seconds() - best };
+                self.line(&prospect, verdict, parts)
+            });
+            if !has_room {
+                return;
             }
         }
     }

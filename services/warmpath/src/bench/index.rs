@@ -4,6 +4,7 @@
 //! Time is the CPU time of the thread, so that what else runs on the machine counts little.
 
 mod clock;
+mod control;
 mod decision;
 mod loads;
 mod worst;

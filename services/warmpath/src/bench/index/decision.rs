@@ -16,6 +16,7 @@ use sim::index_load::{IndexLoad, block_key};
 use tokio::sync::watch;
 
 use super::clock::timed;
+use super::control::Control;
 use crate::stats::{quantile, sorted};
 
 const RANKS: usize = 1_000;
@@ -31,6 +32,10 @@ const IN_FLIGHT: usize = 2 * RANKS;
 /// Decisions before the measured ones, on the trace as well.
 const WARM_DECISIONS: usize = 2_000;
 
+/// Decisions in a row, and then as many works of the [`Control`]. In turn with every single
+/// decision it would take the CPU's caches from them.
+const TURN: usize = 500;
+
 /// What was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
@@ -38,9 +43,14 @@ pub(super) struct Figures {
     blocks: u64,
     decisions: usize,
     p50_micros: f64,
+    p95_micros: f64,
     p99_micros: f64,
     highest_micros: f64,
     report_p99_micros: f64,
+    /// Of a fixed piece of work that takes as long at the median.
+    control_p50_micros: f64,
+    control_p95_micros: f64,
+    control_p99_micros: f64,
 }
 
 /// A router with requests in flight.
@@ -144,28 +154,47 @@ pub(super) fn run(load: &IndexLoad) -> anyhow::Result<Figures> {
         let first = u32::MAX - (prompt + 1) * FILLING_BLOCKS;
         bed.request((first..first + FILLING_BLOCKS).map(block_key).collect())?;
     }
-    for request in 0..load.len() {
-        if request == WARM_DECISIONS.min(load.len() / 2) {
-            bed.decisions.clear();
-            bed.reports.clear();
-        }
+    let warm = WARM_DECISIONS.min(load.len() / 2);
+    bed.decisions.clear();
+    for request in 0..warm {
         bed.request(load.keys(request).into())?;
     }
-    let decisions = sorted(bed.decisions);
     let of = |series: &[f64], q| quantile(series, q).unwrap_or_default();
+    let mut control = Control::of(of(&sorted(std::mem::take(&mut bed.decisions)), 0.5));
+    bed.reports.clear();
+    let mut controls = Vec::new();
+    for request in warm..load.len() {
+        bed.request(load.keys(request).into())?;
+        if bed.decisions.len().is_multiple_of(TURN) {
+            controls.extend((0..TURN).map(|_| control.micros()));
+        }
+    }
+    let (decisions, controls) = (sorted(bed.decisions), sorted(controls));
     let figures = Figures {
         ranks: RANKS,
         blocks,
         decisions: decisions.len(),
         p50_micros: of(&decisions, 0.5),
+        p95_micros: of(&decisions, 0.95),
         p99_micros: of(&decisions, 0.99),
         highest_micros: of(&decisions, 1.0),
         report_p99_micros: of(&sorted(bed.reports), 0.99),
+        control_p50_micros: of(&controls, 0.5),
+        control_p95_micros: of(&controls, 0.95),
+        control_p99_micros: of(&controls, 0.99),
     };
     println!(
-        "decision with {RANKS} ranks and {blocks} blocks: p50 {:.1} µs, p99 {:.1} µs, longest \
-         {:.1} µs; report p99 {:.1} µs",
-        figures.p50_micros, figures.p99_micros, figures.highest_micros, figures.report_p99_micros,
+        "decision with {RANKS} ranks and {blocks} blocks: p50 {:.1} µs, p95 {:.1} µs, p99 {:.1} \
+         µs, longest {:.1} µs; report p99 {:.1} µs",
+        figures.p50_micros,
+        figures.p95_micros,
+        figures.p99_micros,
+        figures.highest_micros,
+        figures.report_p99_micros,
+    );
+    println!(
+        "control, always the same work: p50 {:.1} µs, p95 {:.1} µs, p99 {:.1} µs",
+        figures.control_p50_micros, figures.control_p95_micros, figures.control_p99_micros,
     );
     Ok(figures)
 }
