@@ -235,11 +235,11 @@ fn users_of_the_example() -> String {
 async fn every_service_of_the_example_says_and_hears_its_part_alone() {
     let server = NatsServer::start(&users_of_the_example());
     let identity = Identity::new();
-    let user = async |name: &str| -> Arc<dyn Bus> {
+    let user = async |name: &str| {
         let password = Some(identity.secret("password", "hunter2"));
-        Arc::new(
-            open(RawNatsConfig { user: Some(name.to_owned()), password, ..raw(&server) }).await,
-        )
+        let raw = RawNatsConfig { user: Some(name.to_owned()), password, ..raw(&server) };
+        let bus: Arc<dyn Bus> = Arc::new(open(raw).await);
+        bus
     };
     let region = Region::new("eu").unwrap();
     let (telemetry, router) = (user("telemetry").await, user("router").await);

@@ -95,6 +95,8 @@ pub(crate) enum Standing {
     Serves(Reign),
     /// Another router serves it, as far as is known.
     Other(Option<Process>),
+    /// Nobody does as far as is known, and nothing is known of it here: somebody soon will.
+    Vacant,
 }
 
 /// What the lock guards.

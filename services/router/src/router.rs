@@ -36,6 +36,8 @@ pub struct Router {
     peers: Option<Peers>,
     /// The list that owners follow from.
     members: RwLock<MemberList>,
+    /// How many pools are served here. Changes with every one more or less.
+    served: watch::Sender<usize>,
     fleet: watch::Sender<Arc<Fleet>>,
 }
 
@@ -58,6 +60,7 @@ impl Router {
             reconciling: Mutex::default(),
             peers,
             members: RwLock::default(),
+            served: watch::Sender::new(0),
             fleet: watch::Sender::new(Arc::new(Fleet::default())),
         }
     }
@@ -223,7 +226,13 @@ impl Router {
                 _ => {}
             }
         }
+        self.served.send_if_modified(|before| std::mem::replace(before, served) != served);
         (served, followed)
+    }
+
+    /// Tells when other pools are served here than before.
+    pub(crate) fn watch_served(&self) -> watch::Receiver<usize> {
+        self.served.subscribe()
     }
 
     /// Leases of edges elsewhere.

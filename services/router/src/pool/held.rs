@@ -114,7 +114,10 @@ impl Held {
     pub(super) fn standing(&self, now: Moment) -> Standing {
         match (self.reign(), self) {
             (Some(reign), _) => Standing::Serves(reign),
-            (None, Held::Shared(shared)) => Standing::Other(shared.pool.owner(now)),
+            (None, Held::Shared(shared)) => match shared.pool.owner(now) {
+                None if shared.pool.position().is_none() => Standing::Vacant,
+                owner => Standing::Other(owner),
+            },
             (None, Held::Alone(_)) => Standing::Other(None),
         }
     }

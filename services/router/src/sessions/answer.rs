@@ -1,6 +1,7 @@
 //! One message after the other.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::{LeaseId, Moment, RejectReason, Rejected};
 use prost::Message as _;
@@ -77,8 +78,13 @@ impl Session {
             Step::Wait(reason) if asked.route.hold.is_zero() => {
                 vec![self.shared.reject(asked.lease, reason)]
             }
-            Step::Wait(_) => {
-                if !self.holds.hold(&self.shared, &self.edge, asked, &self.frames, now) {
+            wait => {
+                let wait = match wait {
+                    Step::Vacant => OWNER_WAIT,
+                    _ => asked.route.hold.min(LONGEST_HOLD),
+                };
+                let until = now + wait;
+                if !self.holds.hold(&self.shared, &self.edge, asked, &self.frames, until) {
                     return fault("too many Routes of this stream wait already".to_owned());
                 }
                 vec![Kind::Queued(Queued { lease })]
@@ -123,11 +129,20 @@ impl Session {
     ) -> Vec<Kind> {
         match self.shared.router.standing(pool, now) {
             None => Vec::new(),
+            Some(Standing::Vacant) => vec![self.shared.not_owner(pool, LeaseId(0), None)],
             Some(Standing::Other(owner)) => vec![self.shared.not_owner(pool, LeaseId(0), owner)],
             Some(Standing::Serves(reign)) => answer(reign).into_iter().collect(),
         }
     }
 }
+
+/// Longest wait, whatever an edge asks for: a client that still waits is none.
+const LONGEST_HOLD: Duration = Duration::from_secs(600);
+
+/// How long a Route waits for somebody to serve a pool that nobody knows anything of: a region's
+/// first routers take its pools within a third of that. Edges would spread what is asked for
+/// first by guess, each for itself.
+const OWNER_WAIT: Duration = Duration::from_secs(1);
 
 /// What a Route comes to for now.
 pub(super) enum Step {
@@ -136,6 +151,8 @@ pub(super) enum Step {
     Nothing,
     /// It is this unless a backend becomes ready.
     Wait(RejectReason),
+    /// Nobody serves the pool yet.
+    Vacant,
 }
 
 impl Shared {
@@ -157,6 +174,7 @@ impl Shared {
         let reign = match self.router.standing(&asked.pool, now) {
             // A pool that is not here is asked for in vain wherever it belongs.
             None => return Step::Wait(RejectReason::UnknownModel),
+            Some(Standing::Vacant) => return Step::Vacant,
             Some(Standing::Other(owner)) => return elsewhere(owner),
             Some(Standing::Serves(reign)) => reign,
         };

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use domain::{LeaseId, Moment};
 use lifecycle::TaskHandle;
@@ -16,9 +15,6 @@ use super::answer::Step;
 use super::stream::{Frames, send};
 use super::{ROUTE_CREDIT, Shared};
 
-/// Longest wait, whatever an edge asks for: a client that still waits is none.
-const LONGEST_HOLD: Duration = Duration::from_secs(600);
-
 /// The waiting Routes of one stream. They end with it.
 #[derive(Default)]
 pub(super) struct Holds(Arc<Mutex<HashMap<LeaseId, TaskHandle>>>);
@@ -31,14 +27,13 @@ impl Holds {
         edge: &Process,
         asked: Asked,
         frames: &Frames,
-        now: Moment,
+        until: Moment,
     ) -> bool {
         let mut waiting = self.0.lock();
         if waiting.len() >= ROUTE_CREDIT as usize {
             return false;
         }
         let lease = asked.lease;
-        let until = now + asked.route.hold.min(LONGEST_HOLD);
         let (edge, frames) = (edge.clone(), frames.clone());
         let (of_stream, of_task) = (Arc::downgrade(&self.0), Arc::clone(shared));
         let held = Held::new(&shared.metrics.held);
@@ -94,20 +89,23 @@ impl Drop for Held {
 async fn wait(shared: &Shared, edge: &Process, asked: &Asked, until: Moment) -> Option<Kind> {
     let mut fleet = shared.router.subscribe();
     let drain = shared.spawner.drain();
-    let mut reason = None;
+    let mut served = shared.router.watch_served();
     loop {
         fleet.mark_unchanged();
+        served.mark_unchanged();
         let now = lifecycle::monotonic();
-        if let Some(reason) = reason.filter(|_| now >= until) {
-            return Some(shared.reject(asked.lease, reason));
-        }
         match shared.decide(edge, asked, now) {
             Step::Answer(answer) => return Some(*answer),
             Step::Nothing => return None,
-            Step::Wait(why) => reason = Some(why),
+            Step::Wait(reason) if now >= until => return Some(shared.reject(asked.lease, reason)),
+            Step::Vacant if now >= until => {
+                return Some(shared.not_owner(&asked.pool, asked.lease, None));
+            }
+            Step::Wait(_) | Step::Vacant => {}
         }
         tokio::select! {
             Ok(()) = fleet.changed() => {}
+            Ok(()) = served.changed() => {}
             () = tokio::time::sleep(until - now) => {}
             () = drain.signaled() => return None,
         }
