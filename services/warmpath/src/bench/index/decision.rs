@@ -32,10 +32,6 @@ const IN_FLIGHT: usize = 2 * RANKS;
 /// Decisions before the measured ones, on the trace as well.
 const WARM_DECISIONS: usize = 2_000;
 
-/// Decisions in a row, and then as many works of the [`Control`]. In turn with every single
-/// decision it would take the CPU's caches from them.
-const TURN: usize = 500;
-
 /// What was measured.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
@@ -154,22 +150,18 @@ pub(super) fn run(load: &IndexLoad) -> anyhow::Result<Figures> {
         let first = u32::MAX - (prompt + 1) * FILLING_BLOCKS;
         bed.request((first..first + FILLING_BLOCKS).map(block_key).collect())?;
     }
-    let warm = WARM_DECISIONS.min(load.len() / 2);
-    bed.decisions.clear();
-    for request in 0..warm {
+    for request in 0..load.len() {
+        if request == WARM_DECISIONS.min(load.len() / 2) {
+            bed.decisions.clear();
+            bed.reports.clear();
+        }
         bed.request(load.keys(request).into())?;
     }
     let of = |series: &[f64], q| quantile(series, q).unwrap_or_default();
-    let mut control = Control::of(of(&sorted(std::mem::take(&mut bed.decisions)), 0.5));
-    bed.reports.clear();
-    let mut controls = Vec::new();
-    for request in warm..load.len() {
-        bed.request(load.keys(request).into())?;
-        if bed.decisions.len().is_multiple_of(TURN) {
-            controls.extend((0..TURN).map(|_| control.micros()));
-        }
-    }
-    let (decisions, controls) = (sorted(bed.decisions), sorted(controls));
+    let decisions = sorted(bed.decisions);
+    // Not in turn with the decisions: it would take the CPU's caches from them.
+    let mut control = Control::of(of(&decisions, 0.5));
+    let controls = sorted((0..decisions.len()).map(|_| control.micros()).collect());
     let figures = Figures {
         ranks: RANKS,
         blocks,
