@@ -66,6 +66,11 @@ impl Booking {
         self.blocks
     }
 
+    /// Blocks of output so far.
+    pub(crate) fn generated(&self) -> u32 {
+        self.generated
+    }
+
     /// Blocks of the prompt that have no keys.
     pub(crate) fn extra(&self) -> u32 {
         self.extra
@@ -382,6 +387,7 @@ impl KvIndex {
         let cached = u64::from(output_cached_blocks).min(keyless);
         let rank = &mut self.ranks[slot as usize];
         rank.bookings -= 1;
+        rank.note_answer(booking.generated);
         rank.pinned -= keyless;
         rank.anonymous -= keyless - cached;
         let known = answer_keys.len().min(cached as usize);

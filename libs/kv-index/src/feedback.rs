@@ -69,6 +69,8 @@ pub struct Sample {
     sightings: Vec<Sighting>,
     /// What the mirror found, once the prefill began.
     believed: Option<u32>,
+    /// What was known of the engine's preemptions then.
+    preemptions: Preemptions,
 }
 
 /// How a request that was started ended.
@@ -103,8 +105,25 @@ pub struct Feedback {
     shared: HashMap<u64, Evidence>,
 }
 
+/// Requests that lost their blocks to others before they were done, as the engine counts them.
+/// Such an engine has more room than its mirror, which goes on holding what they had: what it
+/// finds says nothing of its size.
+#[derive(Clone, Copy, Debug, Default)]
+struct Preemptions {
+    total: u64,
+    /// Whether there were any between the last two readings.
+    are_recent: bool,
+}
+
+impl Preemptions {
+    fn happened_since(&self, then: &Preemptions) -> bool {
+        then.are_recent || self.total != then.total
+    }
+}
+
 struct Rank {
     told: Told,
+    preemptions: Preemptions,
     step: Step,
     record: Record,
     /// Only of a rank that reports.
@@ -204,11 +223,20 @@ impl Feedback {
         self.rank(slot).map(|rank| rank.told.blocks)
     }
 
+    /// The engine has counted so many preemptions in all. While there are any, what it finds is
+    /// not held against the size of its mirror; what others of its group find is.
+    pub fn preempted(&mut self, slot: Slot, total: u64) {
+        if let Some(rank) = rank_mut(&mut self.ranks, slot) {
+            let are_recent = total != rank.preemptions.total;
+            rank.preemptions = Preemptions { total, are_recent };
+        }
+    }
+
     /// What is to be remembered of a prompt that was booked on the rank.
     pub fn sample(&self, slot: Slot, keys: &[BlockKey]) -> Sample {
         let followed = self.rank(slot).and_then(|rank| rank.followed.as_ref());
         let sightings = followed.map_or_else(Vec::new, |followed| followed.reuse.sample(keys));
-        Sample { sightings, believed: None }
+        Sample { sightings, believed: None, preemptions: Preemptions::default() }
     }
 
     /// The predicted start of a prefill: [`KvIndex::start`].
@@ -218,8 +246,9 @@ impl Feedback {
         }
         let cached = index.start(booking).cached_blocks;
         sample.believed = Some(cached);
-        let rank = rank_mut(&mut self.ranks, booking.slot());
-        if let Some(followed) = rank.and_then(|rank| rank.followed.as_mut()) {
+        let Some(rank) = rank_mut(&mut self.ranks, booking.slot()) else { return };
+        sample.preemptions = rank.preemptions;
+        if let Some(followed) = &mut rank.followed {
             let allocated = (booking.blocks() - cached).saturating_add(booking.extra());
             followed.reuse.begin(&mut sample.sightings, cached, allocated);
         }
@@ -283,7 +312,8 @@ fn evicts_by_age(index: &KvIndex, slot: Slot) -> bool {
 
 impl Rank {
     fn new(told: Told, step: Step) -> Self {
-        Self { told, step, record: Record::default(), followed: None }
+        let preemptions = Preemptions::default();
+        Self { told, preemptions, step, record: Record::default(), followed: None }
     }
 
     /// Takes what an answer said, while its request still holds its blocks.
@@ -344,11 +374,14 @@ impl Rank {
         let (told, followed, believed_blocks) =
             (self.told, self.followed.as_mut()?, sample.believed?);
         followed.reuse.correct(&sample.sightings, believed_blocks, found);
-        let seen = Seen { told: told.blocks, present: self.step, slack, believed_blocks, found };
         let range = told.range();
-        let observations = seen.observations(&sample.sightings).into_iter().flatten();
-        // What speaks against every size, or for every one, decides nothing.
-        followed.held_back.extend(observations.filter(|(_, step)| range.contains(step)));
+        if !self.preemptions.happened_since(&sample.preemptions) {
+            let seen =
+                Seen { told: told.blocks, present: self.step, slack, believed_blocks, found };
+            let observations = seen.observations(&sample.sightings).into_iter().flatten();
+            // What speaks against every size, or for every one, decides nothing.
+            followed.held_back.extend(observations.filter(|(_, step)| range.contains(step)));
+        }
         if found == 0 && believed_blocks > 0 {
             return None;
         }

@@ -85,6 +85,7 @@ mod asks;
 mod booking;
 mod demand;
 pub mod feedback;
+mod foresight;
 mod index;
 mod matches;
 mod node;

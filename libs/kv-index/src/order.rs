@@ -26,6 +26,17 @@ impl KvIndex {
         self.set_prev(slot, links.next, place);
     }
 
+    /// What stands before `place`: it was freed earlier.
+    pub(crate) fn before(&self, slot: u32, place: Place) -> Place {
+        match place.target() {
+            Target::Nothing => Place::NONE,
+            Target::Node(id) => {
+                self.tree.node(id).holder(slot).map_or(Place::NONE, |holder| holder.links.prev)
+            }
+            Target::Extra(n) => self.ranks[slot as usize].extras[n as usize].links.prev,
+        }
+    }
+
     /// Appends: freed last, evicted last.
     pub(crate) fn push_back(&mut self, slot: u32, place: Place) {
         let rank = &mut self.ranks[slot as usize];

@@ -8,6 +8,9 @@ use crate::radix::NodeEnds;
 use crate::slots::Slots;
 use crate::types::Eviction;
 
+/// Weight of an answer in the mean length of answers.
+const ANSWER_GAIN: f32 = 0.05;
+
 /// Blocks in the free order, or pinned, that are not a node's holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExtraKind {
@@ -74,6 +77,8 @@ pub(crate) struct Rank {
     /// takes the oldest copy, which is always the node's holder.
     copies: HashMap<NodeId, Vec<u32>>,
     next_serial: u64,
+    /// Blocks that an answer fills, on average over the last ones.
+    pub(crate) answer_blocks: f32,
     pub(crate) kind: Kind,
 }
 
@@ -93,9 +98,15 @@ impl Rank {
             vacant_extras: Vec::new(),
             copies: HashMap::new(),
             next_serial: 0,
+            answer_blocks: 0.0,
             outlook: Outlook::default(),
             kind: Kind::of(eviction, capacity),
         }
+    }
+
+    /// An answer ended that filled so many blocks.
+    pub(crate) fn note_answer(&mut self, blocks: u32) {
+        self.answer_blocks += ANSWER_GAIN * (blocks as f32 - self.answer_blocks);
     }
 
     /// The slots of a rank that has them.

@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod demand;
+mod foresight;
 mod invariants;
 mod model;
 mod radix;

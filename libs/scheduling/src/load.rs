@@ -25,7 +25,9 @@
 //!
 //! **Room.** Engines take prompts in order, and a prompt that does not fit beside the running
 //! requests waits, with all behind it. The book cannot see blocks: whoever asks it for due starts
-//! says which of them fit.
+//! says which of them fit. From the first one that is refused its start on there is a line: who is
+//! booked behind those that stood then waits for room, whatever itself needs, until the last of
+//! them is through.
 //!
 //! **Foreign load.** Requests of the engine that are not ours are estimated from its metrics.
 //! Those of them that still wait are assumed to take as long as our own prompts do on average and
@@ -140,6 +142,8 @@ pub struct LoadBook {
     span: Option<Span>,
     /// The front of the queue was refused its start.
     waits_for_room: bool,
+    /// The last of those that stood in line when one was refused its start for want of room.
+    line_ends: Option<LeaseId>,
     /// Leases whose prefill finished before its start was told.
     overdue_starts: Vec<LeaseId>,
     mean_prefill_seconds: f64,
@@ -167,6 +171,7 @@ impl LoadBook {
             idle_from: Moment::ZERO,
             span: None,
             waits_for_room: false,
+            line_ends: None,
             overdue_starts: Vec::new(),
             // Until we have requests of our own, foreign ones are taken for a page of text.
             mean_prefill_seconds: Coefficients::DEFAULT.predict_seconds(1_000, 0),
@@ -283,6 +288,9 @@ impl LoadBook {
             && let Some(prefill) = self.queue.remove(place)
         {
             self.queued -= prefill.predicted;
+            if self.line_ends == Some(lease) {
+                self.line_ends = place.checked_sub(1).map(|before| self.queue[before].lease);
+            }
             // How much of it was computed is not known, and the engine may need a moment to
             // notice that it is gone.
             self.span = None;
@@ -329,7 +337,7 @@ impl LoadBook {
     /// `fits` beside the running requests and nothing before it was refused its start. Finite
     /// and ≥ 0.
     pub fn room_delay_seconds(&self, blocks: u32, fits: bool, now: Moment) -> f64 {
-        if fits && !self.waits_for_room {
+        if fits && self.line_ends.is_none() {
             return 0.0;
         }
         self.claims.wait_seconds(blocks, now)
@@ -348,6 +356,11 @@ impl LoadBook {
     /// Requests booked and not ended.
     pub fn in_flight(&self) -> u32 {
         u32::try_from(self.claims.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Leases booked and not ended, the youngest first: lease numbers rise.
+    pub fn youngest_first(&self) -> impl Iterator<Item = LeaseId> + '_ {
+        self.claims.youngest_first()
     }
 
     /// Requests past their prefill and not ended, as of the last change of the book.
@@ -391,6 +404,7 @@ impl LoadBook {
     fn finish_front(&mut self, running: u32, at: Moment) {
         let Some(prefill) = self.queue.pop_front() else { return };
         self.queued -= prefill.predicted;
+        self.line_ends.take_if(|last| *last == prefill.lease);
         if !prefill.start_told {
             self.overdue_starts.push(prefill.lease);
         }

@@ -150,12 +150,12 @@ impl Gateway {
         let prospects: Vec<Prospect> =
             (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, hot, now)).collect();
         let (rank, mut parts) = self.choose(prompt, &prospects, chooser, now);
-        let room = self.book(rank, prompt, prospects[rank], now);
+        let (room, found) = self.book(rank, prompt, prospects[rank], now);
         parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
         Routed {
             lease: LeaseId(self.next_lease - 1),
             rank,
-            believed_blocks: prospects[rank].cached_tokens / self.config.block_tokens,
+            believed_blocks: found,
             ttft_seconds: parts.ttft_seconds(),
         }
     }
@@ -195,7 +195,13 @@ impl Gateway {
     }
 
     /// Returns how long the prompt will wait for room in the rank's cache.
-    fn book(&mut self, number: usize, prompt: Prompt<'_>, prospect: Prospect, now: Moment) -> f64 {
+    fn book(
+        &mut self,
+        number: usize,
+        prompt: Prompt<'_>,
+        prospect: Prospect,
+        now: Moment,
+    ) -> (f64, u32) {
         let id = LeaseId(self.next_lease);
         self.next_lease += 1;
         self.turn += 1;
@@ -206,6 +212,13 @@ impl Gateway {
         let rank = &mut self.ranks[number];
         rank.last_chosen = self.turn;
         let room = rank.load.room_delay_seconds(measure.prompt_blocks(), fits, now);
+        let mut blocks = prospect.cached_tokens / self.config.block_tokens;
+        if room > 0.0 {
+            let before = rank.load.youngest_first().filter_map(|id| self.leases.get(&id));
+            if let Some(later) = self.mirror.found_after(&held, before.map(|lease| &lease.held)) {
+                blocks = blocks.min(later);
+            }
+        }
         let found = scheduling::Prompt {
             uncached_tokens: prospect.uncached_tokens,
             cached_tokens: prospect.cached_tokens,
@@ -216,7 +229,7 @@ impl Gateway {
         let lease =
             Lease { rank: number, held, started: false, measure, first_token: false, generated: 0 };
         self.leases.insert(id, lease);
-        room
+        (room, blocks)
     }
 
     /// The first token of a request came.
@@ -263,6 +276,9 @@ impl Gateway {
 
     /// An engine's metrics were read.
     pub fn observe_load(&mut self, rank: usize, sample: &LoadSample) {
+        if let Some(total) = sample.preemptions {
+            self.mirror.preempted(rank, total);
+        }
         if let Some(rank) = self.ranks.get_mut(rank) {
             rank.load.observe_load(sample, sample.at);
         }

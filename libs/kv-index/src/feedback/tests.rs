@@ -133,6 +133,33 @@ proptest! {
 }
 
 #[test]
+fn an_engine_that_preempts_shows_nothing_of_its_size() {
+    let mut bench = Bench::new(&[2 * TOLD], false, 5);
+    let slot = bench.slots[0];
+    for total in 1..600 {
+        bench.feedback.preempted(slot, total);
+        bench.run(1, 200);
+    }
+    assert_eq!(bench.capacity(0), TOLD);
+    for _ in 0..600 {
+        bench.feedback.preempted(slot, 599);
+        bench.run(1, 200);
+    }
+    assert!(off_by(bench.capacity(0), 2 * TOLD) < 0.2, "{}", bench.capacity(0));
+}
+
+#[test]
+fn an_engine_that_preempts_has_the_size_that_others_of_its_kind_show() {
+    let mut bench = Bench::new(&[2 * TOLD, 2 * TOLD], false, 5);
+    let slot = bench.slots[0];
+    for total in 1..600 {
+        bench.feedback.preempted(slot, total);
+        bench.run(2, 200);
+    }
+    assert!(off_by(bench.capacity(0), 2 * TOLD) < 0.2, "{}", bench.capacity(0));
+}
+
+#[test]
 fn an_assumed_capacity_may_be_far_off() {
     for actual in [150, 8_000] {
         let documents = u64::from(actual) / 5;

@@ -6,7 +6,7 @@
 //! prompts, over the blocks of prompts that ended in a second, lately. Whether there is a wait at
 //! all is for the caller to say: it takes the whole picture of the cache to know.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use domain::{LeaseId, Moment};
 
@@ -28,7 +28,7 @@ struct Claim {
 /// The open leases of one rank with their claims.
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
-    leases: HashMap<LeaseId, Claim>,
+    leases: BTreeMap<LeaseId, Claim>,
     /// Σ of those that were not admitted.
     waiting: u64,
     /// Blocks of requests that ended after they were.
@@ -37,7 +37,7 @@ pub(super) struct Claims {
 
 impl Default for Claims {
     fn default() -> Self {
-        Self { leases: HashMap::new(), waiting: 0, ended: Rate::new() }
+        Self { leases: BTreeMap::new(), waiting: 0, ended: Rate::new() }
     }
 }
 
@@ -45,6 +45,11 @@ impl Claims {
     /// Open leases.
     pub(super) fn len(&self) -> usize {
         self.leases.len()
+    }
+
+    /// Their names, the youngest first.
+    pub(super) fn youngest_first(&self) -> impl Iterator<Item = LeaseId> + '_ {
+        self.leases.keys().rev().copied()
     }
 
     pub(super) fn book(&mut self, lease: LeaseId, blocks: u32) {

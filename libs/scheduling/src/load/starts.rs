@@ -75,6 +75,7 @@ impl LoadBook {
     fn hold_back(&mut self, no_room: bool, now: Moment) {
         if no_room {
             self.span = None;
+            self.line_ends = self.queue.back().map(|last| last.lease);
         }
         let waits = no_room && self.queue.front().is_some_and(|front| !front.start_told);
         if waits || self.waits_for_room {

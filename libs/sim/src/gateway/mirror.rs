@@ -173,6 +173,32 @@ impl Mirror {
         }
     }
 
+    /// The rank's engine has counted so many preemptions in all.
+    pub(super) fn preempted(&mut self, rank: usize, total: u64) {
+        if let Self::FreeQueue { slots, feedback, .. } = self {
+            feedback.preempted(slots[rank], total);
+        }
+    }
+
+    /// Leading blocks that a booked prompt will find when it starts after `before`, the last
+    /// booked first.
+    pub(super) fn found_after<'a>(
+        &self,
+        held: &Held,
+        before: impl Iterator<Item = &'a Held>,
+    ) -> Option<u32> {
+        let booking = |held: &'a Held| match held {
+            Held::Booked(booking, _) => Some(booking),
+            Held::Nothing => None,
+        };
+        match (self, held) {
+            (Self::FreeQueue { index, .. }, Held::Booked(own, _)) => {
+                Some(index.found_after(own, before.filter_map(booking)))
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn start(&mut self, held: &mut Held) {
         if let (Self::FreeQueue { index, feedback, .. }, Held::Booked(booking, sample)) =
             (self, held)

@@ -60,6 +60,28 @@ fn an_answer_is_believed_to_take_room_and_the_prompt_to_stay() {
 }
 
 #[test]
+fn a_prompt_that_waits_for_room_is_believed_to_lose_what_those_before_it_evict() {
+    let mut gateway = gateway(1);
+    let mut prefix = chooser(RoutePolicy::Prefix, 1);
+    let mut route = |gateway: &mut Gateway, document, blocks: u32, now| {
+        let keys = keys(document, u64::from(blocks));
+        let prompt = Prompt { keys: &keys, tokens: blocks * BLOCK + 1 };
+        gateway.route(prompt, &mut prefix, None, at(now))
+    };
+    let first = route(&mut gateway, 1, 300, 0.0);
+    gateway.first_token(first.lease, at(1.0));
+    gateway.finished(first.lease, 1, 0, at(1.1));
+    let running = route(&mut gateway, 2, 600, 2.0);
+    gateway.first_token(running.lease, at(3.0));
+    assert_eq!(route(&mut gateway, 1, 300, 4.0).believed_blocks, 300, "it fits beside that");
+    route(&mut gateway, 3, 500, 4.0);
+    route(&mut gateway, 4, 500, 4.0);
+    let last = route(&mut gateway, 1, 300, 9.0);
+    assert_eq!(last.believed_blocks, 0, "two of 500 blocks come before it");
+    assert!(last.ttft_seconds > 1.0, "and it waits for them: {} s", last.ttft_seconds);
+}
+
+#[test]
 fn a_hot_prefix_gets_further_holders_on_either_kind_of_mirror() {
     for mirror in [MirrorKind::FreeQueue, MirrorKind::PlainLru(Evict::Head)] {
         let mut gateway = Gateway::new(GatewayConfig { mirror, ..gateway(4).config });

@@ -12,6 +12,7 @@ use domain::{
 use scheduling::Selection;
 
 use super::lease::{BookedBlocks, Forecast, Lease, Size, lease_id};
+use super::measure::cached_tokens;
 use super::prospect::{Asked, Prospect};
 use super::rank::Standing;
 use super::{Routed, State, has_room};
@@ -88,9 +89,13 @@ impl State {
         let prospect = &self.prospect(selection.ranked[0].index, asked);
         let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect));
         let fits = has_room(&self.mirrors, blocks.as_ref());
-        let parts = self.forecast(prospect, selection, fits, now);
+        let (parts, room_seconds) = self.forecast(prospect, selection, fits, now);
+        let cached_tokens = match blocks.as_ref().filter(|_| room_seconds > 0.0) {
+            Some(blocks) => self.cached_after_wait(blocks, prospect, asked),
+            None => prospect.cached_tokens,
+        };
         let forecast = Forecast {
-            cached_tokens: prospect.cached_tokens,
+            cached_tokens,
             ttft_seconds: parts.ttft_seconds(),
             grain: self.grain(prospect),
             text_bytes: route.prompt.as_ref().map_or(0, |p| p.text_bytes),
@@ -131,11 +136,11 @@ impl State {
         self.leases.insert(id, lease);
         self.metrics.leases.set(self.leases.len() as i64);
         self.metrics.decided(selection.reason);
-        self.decision(id, prospect, &others, (parts, selection.reason))
+        self.decision(id, (prospect, cached_tokens), &others, (parts, selection.reason))
     }
 
-    /// The winner's score, with the wait for room in its cache if it does not fit (`fits`) now.
-    /// The choice goes without it: a prompt that flees from a full cache takes its prefix with
+    /// The winner's score, with the wait for room in its cache if it does not fit (`fits`) now,
+    /// and that wait in seconds. The choice goes without it: a prompt that flees from a full cache takes its prefix with
     /// it, and fills the next one.
     fn forecast(
         &self,
@@ -143,12 +148,31 @@ impl State {
         selection: &Selection,
         fits: bool,
         now: Moment,
-    ) -> ScoreParts {
+    ) -> (ScoreParts, f64) {
         let mut parts = selection.ranked[0].parts;
         let load = &self.ranks[prospect.at].load;
         let room = load.room_delay_seconds(prospect.prompt_blocks(), fits, now);
         parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
-        parts
+        (parts, room)
+    }
+
+    /// Tokens that a prompt which has to wait for room will find cached: what the winner holds
+    /// now, less what will have been evicted for the bookings before it.
+    fn cached_after_wait(
+        &self,
+        blocks: &BookedBlocks,
+        prospect: &Prospect,
+        asked: &Asked<'_>,
+    ) -> u32 {
+        let rank = &self.ranks[prospect.at];
+        let Some(prompt) = asked.prompt else { return 0 };
+        let mirror = &self.mirrors[blocks.mirror];
+        let of_lease = |id| self.leases.get(&id).and_then(|lease| lease.blocks.as_ref());
+        let before = rank.load.youngest_first().filter_map(of_lease);
+        let before = before.filter(|other| other.mirror == blocks.mirror).map(|b| &b.booking);
+        let found = mirror.index.found_after(&blocks.booking, before);
+        let engine_block = rank.profile.tokens.map_or(1, |tokens| tokens.engine_block);
+        prospect.cached_tokens.min(cached_tokens(mirror.unit, prompt, found, engine_block))
     }
 
     /// Tokens that a prediction of cached tokens may be off by: one block.
@@ -177,7 +201,7 @@ impl State {
     fn decision(
         &self,
         lease: LeaseId,
-        chosen: &Prospect,
+        (chosen, cached_tokens): (&Prospect, u32),
         others: &[usize],
         (parts, reason): (ScoreParts, DecisionReason),
     ) -> Decision {
@@ -188,7 +212,7 @@ impl State {
             others: others.iter().map(|at| self.ranks[*at].candidate()).collect(),
             evidence: Evidence {
                 matched_blocks: chosen.matched_blocks,
-                predicted_cached_tokens: chosen.cached_tokens,
+                predicted_cached_tokens: cached_tokens,
                 predicted_ttft: Duration::try_from_secs_f64(ttft).unwrap_or(Duration::MAX),
                 parts,
                 level: chosen.level,

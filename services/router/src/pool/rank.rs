@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use domain::{
-    Backend, BackendState, Candidate, EvidenceLevel, LeaseId, ModelId, Moment, RankId, RankState,
-    Route, ServedModel,
+    Backend, BackendState, Candidate, EvidenceLevel, LeaseId, LoadSample, ModelId, Moment, RankId,
+    RankState, Route, ServedModel,
 };
 use kv_index::Slot;
 use scheduling::{LoadBook, PrefillFit};
@@ -102,9 +102,7 @@ impl Rank {
         if self.model != model.id {
             self.model = model.id.clone();
         }
-        if let Some(sample) = rank.load
-            && self.last_sample.is_none_or(|last| sample.at > last)
-        {
+        if let Some(sample) = rank.load.filter(|sample| self.is_news(sample)) {
             self.last_sample = Some(sample.at);
             self.load.observe_load(&sample, sample.at);
         }
@@ -112,6 +110,11 @@ impl Rank {
         let changed = profile != self.profile;
         self.profile = profile;
         changed
+    }
+
+    /// Whether a reading of its metrics is later than those taken so far.
+    pub(crate) fn is_news(&self, sample: &LoadSample) -> bool {
+        self.last_sample.is_none_or(|last| sample.at > last)
     }
 
     pub(crate) fn standing(&self, route: &Route, now: Moment) -> Standing {

@@ -109,7 +109,15 @@ impl State {
         let Some(at) = self.ranks.position(key) else { return };
         let rank = &mut self.ranks[at];
         let evicted = rank.profile.eviction;
-        if !rank.observe(seat.backend, seat.model, state) {
+        let preempted =
+            state.load.filter(|sample| rank.is_news(sample)).and_then(|s| s.preemptions);
+        let changed = rank.observe(seat.backend, seat.model, state);
+        if let Some(total) = preempted {
+            for &(mirror, slot) in rank.slots() {
+                self.mirrors[mirror].feedback.preempted(slot, total);
+            }
+        }
+        if !changed {
             return;
         }
         if rank.profile.eviction != evicted {

@@ -2,7 +2,7 @@
 
 use domain::{BlockUnit, Decision, DecisionReason, EvidenceLevel, FailureClass, Usage};
 
-use super::kit::{Bench, doc, fleet_of, shares, text, vllm};
+use super::kit::{BLOCK, Bench, doc, fleet_of, shares, text, vllm};
 
 #[test]
 fn a_burst_of_one_new_prefix_does_not_scatter() {
@@ -113,6 +113,27 @@ fn output_presses_on_the_capacity() {
     bench.finish(big.lease);
     let matched = bench.route(doc(1, 300)).evidence.matched_blocks;
     assert!((195..=200).contains(&matched), "{matched}");
+}
+
+#[test]
+fn what_a_prompt_loses_while_it_waits_for_room_is_foretold() {
+    let mut bench = Bench::new(fleet_of(1));
+    bench.serve(doc(1, 100));
+    let running = bench.route(doc(2, 450));
+    bench.wait(0.5);
+    bench.first_token(running.lease);
+    bench.wait(0.5);
+    // Two that do not fit beside the running one, and would need all of the cache.
+    for waiting in [3, 4] {
+        bench.route(doc(waiting, 300));
+        bench.wait(0.5);
+    }
+    let decision = bench.route(doc(1, 100));
+    assert_eq!(decision.evidence.matched_blocks, 100, "it is all there yet");
+    assert_eq!(decision.evidence.predicted_cached_tokens, 0);
+    // One that is for the same as the last one before it will find that.
+    let next = bench.route(doc(1, 100));
+    assert_eq!(next.evidence.predicted_cached_tokens, 100 * BLOCK);
 }
 
 #[test]

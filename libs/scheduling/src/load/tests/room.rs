@@ -62,3 +62,38 @@ fn the_wait_for_room_is_the_line_over_what_ends_in_a_second() {
     book.start_due(now, |_, _| false);
     assert!(book.room_delay_seconds(1, true, now) > 4.0);
 }
+
+#[test]
+fn the_line_stands_until_the_last_of_those_that_were_held_up_is_through() {
+    let mut book = LoadBook::new();
+    let now = at(100.0);
+    book.book(LeaseId(9), work(100, 0.01), true, at(99.0));
+    book.first_token(LeaseId(9), at(99.0));
+    book.end(LeaseId(9), at(99.0));
+    for lease in [A, B, C] {
+        book.book(lease, work(100, 0.01), true, now);
+    }
+    let waits = |book: &LoadBook| book.room_delay_seconds(1, true, at(101.0)) > 0.0;
+    // The first one fits, whatever becomes of it: those behind it are held up all the same.
+    book.start_due(at(100.1), |lease, _| lease == A);
+    assert!(waits(&book));
+    starts(&mut book, at(100.2));
+    book.first_token(A, at(100.3));
+    assert!(waits(&book), "B and C stood behind it");
+    // One that leaves makes the line shorter.
+    book.end(C, at(100.4));
+    assert!(waits(&book));
+    book.first_token(B, at(100.5));
+    assert!(!waits(&book));
+}
+
+#[test]
+fn open_leases_are_told_the_youngest_first() {
+    let mut book = LoadBook::new();
+    for lease in [A, B, C] {
+        book.book(lease, work(100, 0.1), true, at(0.0));
+    }
+    book.first_token(B, at(0.5));
+    book.end(A, at(1.0));
+    assert_eq!(book.youngest_first().collect::<Vec<_>>(), [C, B]);
+}
