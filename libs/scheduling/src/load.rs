@@ -31,7 +31,9 @@
 //!
 //! **Foreign load.** Requests of the engine that are not ours are estimated from its metrics.
 //! Those of them that still wait are assumed to take as long as our own prompts do on average and
-//! are part of the queue delay; those that run count in [`LoadBook::foreign_requests`] only.
+//! are part of the queue delay; those that run count in [`LoadBook::foreign_requests`] only. So
+//! are ours that the engine says wait though the book took them to be through: prompts that found
+//! less in the cache than was foretold make such a line.
 
 mod arrivals;
 mod claims;

@@ -1,4 +1,4 @@
-//! Requests at an engine that are not ours, from its own counts.
+//! Requests at an engine that are not ours, or not as far as we thought, from its own counts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -56,10 +56,11 @@ impl Excess {
         if self.is_stale(now) { 0.0 } else { beyond_tolerance(self.requests) }
     }
 
-    /// Foreign requests that have not begun.
+    /// Requests that have not begun beyond those of ours that are thought to wait: foreign ones,
+    /// and ours that were taken to be further than they are. Without the latter a rank whose
+    /// prompts find less than was foretold would look idle with hundreds in line.
     pub(super) fn waiting(&self, now: Moment) -> f64 {
-        let waiting = if self.is_stale(now) { 0.0 } else { beyond_tolerance(self.waiting) };
-        waiting.min(self.requests(now))
+        if self.is_stale(now) { 0.0 } else { beyond_tolerance(self.waiting) }
     }
 
     /// Until when it says anything.
@@ -122,7 +123,7 @@ impl Foreign {
 
     /// What was found at the last reading, if it is more than requests on their way.
     pub(super) fn excess(&self) -> Option<Excess> {
-        self.excess.filter(|excess| excess.requests > TOLERANCE)
+        self.excess.filter(|excess| excess.requests.max(excess.waiting) > TOLERANCE)
     }
 
     /// The most we had within [`SLACK`] of `at`; `None` if that is forgotten.

@@ -63,6 +63,22 @@ fn foreign_requests_that_wait_are_part_of_the_delay() {
 }
 
 #[test]
+fn ours_that_wait_though_they_were_thought_to_be_through_are_part_of_the_delay() {
+    let mut book = LoadBook::new();
+    for lease in 0..100 {
+        book.book(LeaseId(lease), work(100, 0.01), true, at(1.0));
+    }
+    // The first token of the last one says that all before it are through.
+    book.first_token(LeaseId(99), at(1.5));
+    assert_eq!(book.queue_delay_seconds(at(1.5)), 0.0);
+    book.observe_load(&reading(2.0, 10, 90), at(2.0));
+    assert_eq!(book.foreign_requests(at(2.0)), 0.0, "they are ours");
+    let delay = book.queue_delay_seconds(at(2.0));
+    assert!(delay > 0.5, "{delay}");
+    assert_eq!(book.queue_delay_seconds(at(13.0)), 0.0, "nothing was read for long");
+}
+
+#[test]
 fn the_foreign_estimate_is_smoothed_counts_a_reading_once_and_ages() {
     let mut book = LoadBook::new();
     book.observe_load(&reading(1.0, 0, 0), at(1.0));
