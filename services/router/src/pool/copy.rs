@@ -209,7 +209,10 @@ impl State {
             let list = list.filter(|_| blocks.keyed > 0).cloned();
             OpenBlocks {
                 keys: list.unwrap_or_else(|| KeyList { unit, keys: [].into() }),
-                extra: blocks.measure.prompt_blocks().saturating_sub(blocks.keyed),
+                extra: match lease.adopted {
+                    true => 0,
+                    false => blocks.measure.prompt_blocks().saturating_sub(blocks.keyed),
+                },
                 generated: 0,
                 counts_on_answer: blocks.booking.counts_on_answer(),
                 started: None,

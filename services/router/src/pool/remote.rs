@@ -316,7 +316,9 @@ impl State {
         }
     }
 
-    /// Blocks without keys in the index that the rank is followed in.
+    /// What a lease without keys takes in the index that its rank is followed in: its output. An
+    /// edge alone sends a prompt where its beginning went last, so that most of it is there
+    /// already; blocks taken for it once more would push out what is really cached.
     fn adopt_blocks(&mut self, at: usize, blocks: u32) -> (Option<BookedBlocks>, Size) {
         let profile = self.ranks[at].profile;
         let unit = profile.unit();
@@ -336,7 +338,7 @@ impl State {
         let booked = self.ranks[at].slot(number).map(|slot| {
             let mirror = &mut self.mirrors[number];
             let sample = mirror.feedback.sample(slot, &[]);
-            let booking = mirror.index.book(slot, &[], blocks);
+            let booking = mirror.index.book(slot, &[], 0);
             BookedBlocks { mirror: number, booking, sample, started: false, measure, keyed: 0 }
         });
         (booked, size)
