@@ -33,9 +33,11 @@ class Client:
 
     async def ask(self, data):
         """`complete`, `interrupted` (an error event), or what else came of it."""
+        # Others take their turns while this one waits.
         self.turn += 1
+        turn = self.turn
         for k in range(len(self.ports)):
-            port = self.ports[(self.turn + k) % len(self.ports)]
+            port = self.ports[(turn + k) % len(self.ports)]
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
             except OSError:

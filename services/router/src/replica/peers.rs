@@ -80,7 +80,13 @@ impl Peers {
             .inspect_err(|error| tracing::warn!(%error, "a router of the list cannot be called"))
             .ok()?;
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let task = self.spawner.spawn("router-peer", deliver_all(channel, waiting));
+        let drain = self.spawner.drain();
+        let task = self.spawner.spawn("router-peer", async move {
+            tokio::select! {
+                () = drain.signaled() => {}
+                () = deliver_all(channel, waiting) => {}
+            }
+        });
         Some(Peer { incarnation, address: address.clone(), queue, task })
     }
 }
