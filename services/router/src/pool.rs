@@ -16,6 +16,7 @@
 //! - [`change`], [`copy`]: what an owner tells of it, and what another router makes of that
 //! - [`held`]: whether it is served here
 //! - [`feedback`]: what engines found in their caches, and what beliefs are worth
+//! - [`passing`]: what happens as time passes
 //! - [`trace`], [`view`]: what operators are told
 
 mod change;
@@ -26,6 +27,7 @@ mod feedback;
 mod held;
 mod lease;
 mod measure;
+mod passing;
 mod profile;
 mod prospect;
 mod rank;
@@ -48,32 +50,28 @@ use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
 use proto::What;
 use replication::{Audit, AuditReply, LeaseKey, MemberList, MessageOf, Process, Reign, Resume};
-use scheduling::{Config, Due, PrefillFit};
+use scheduling::{Config, PrefillFit};
 
-use crate::explain::{Ending, Outcome, Trace};
+use crate::explain::{Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
 pub(crate) use change::Change;
 use change::Told as ToldChanges;
 use held::Held;
 pub(crate) use held::{Outbox, Outgoing, Peers};
 pub(crate) use lease::pool_of;
-use lease::{BookedBlocks, Lease};
+use lease::{Lease, lease_id};
 use measure::Measure;
+use passing::{has_room, start};
 use prospect::Introduced;
 use rank::RankKey;
 use ranks::Ranks;
 pub(crate) use reconcile::Seat;
 use remote::Remote;
 pub(crate) use remote::{Answer, RoutedFor};
-use report::Closing;
 
 /// Bytes of canonical text per token before anything was observed: English prose under the
 /// byte-pair vocabularies in use.
 const INITIAL_BYTES_PER_TOKEN: f64 = 4.0;
-
-/// A lease of which nothing was heard for so long is lost: a stream reports its progress every
-/// second or so, and whole answers end well before within the edge's limits.
-const LEASE_LIFETIME_SECONDS: f64 = 3600.0;
 
 /// A decision, or the lack of one, and the trace of how it came about.
 pub(crate) type Routed = (Result<Decision, RejectReason>, Trace);
@@ -412,89 +410,15 @@ impl State {
         }
     }
 
-    /// Begins the prefills whose predicted time has come.
-    fn advance(&mut self, now: Moment) {
-        let mut from = 0;
-        while let Some(at) = self.ranks.next_due(from, now) {
-            self.advance_rank(at, now);
-            from = at + 1;
-        }
+    /// The name of a lease that is about to be kept.
+    fn new_lease(&mut self) -> LeaseId {
+        let id = lease_id(self.number, self.next_lease);
+        self.next_lease += 1;
+        id
     }
 
-    fn advance_rank(&mut self, at: usize, now: Moment) {
-        let (mirrors, leases, told) = (&mut self.mirrors, &mut self.leases, &mut self.told);
-        self.ranks[at].load.start_due(now, |lease, due| {
-            let Some(lease) = leases.get_mut(&lease) else { return true };
-            let starts = due == Due::Finished || has_room(mirrors, lease.blocks.as_ref());
-            if starts {
-                start(mirrors, lease, told);
-            }
-            starts
-        });
-    }
-
-    /// Ends the leases that were lost. They are numbered in the order of their booking, so the
-    /// young ones are not looked at; the old ones that still report are the few long streams.
-    fn reap(&mut self, now: Moment) -> Vec<(LeaseId, Outcome)> {
-        let lost: Vec<(LeaseId, f64)> = self
-            .leases
-            .iter()
-            .map(|(&id, lease)| (id, lease, now.seconds_since(lease.at)))
-            .take_while(|(_, _, age)| *age >= LEASE_LIFETIME_SECONDS)
-            .filter(|(_, lease, _)| now.seconds_since(lease.heard) >= LEASE_LIFETIME_SECONDS)
-            // What other processes hold they say once a second.
-            .filter(|(_, lease, _)| lease.key.is_none())
-            .map(|(id, _, age)| (id, age))
-            .collect();
-        lost.into_iter()
-            .map(|(id, seconds)| {
-                tracing::warn!(model = %self.model, lease = id.0, "a lease was never closed");
-                self.metrics.leases_reaped.inc();
-                self.close(id, Closing::default(), now);
-                (id, Outcome::Ended { ending: Ending::Reaped, seconds })
-            })
-            .collect()
-    }
-
-    /// Brings the gauges up to date.
-    fn show(&mut self, now: Moment) {
-        for rank in self.ranks.iter() {
-            rank.metrics.queue_delay.set(rank.load.queue_delay_seconds(now));
-            rank.metrics.breaker(rank.breaker.gate(now));
-            rank.show_in_flight();
-            let (mut resident, mut capacity, mut told) = (0, 0, 0);
-            for &(mirror, slot) in rank.slots() {
-                let mirror = &self.mirrors[mirror];
-                if let Some(stats) = mirror.index.rank_stats(slot) {
-                    resident += i64::from(stats.resident_keyed_blocks);
-                    if capacity < i64::from(stats.capacity) {
-                        capacity = i64::from(stats.capacity);
-                        told = mirror.feedback.told_blocks(slot).map_or(0, i64::from);
-                    }
-                }
-            }
-            rank.metrics.resident.set(resident);
-            rank.metrics.capacity.set(capacity);
-            rank.metrics.told_capacity.set(told);
-        }
-    }
-}
-
-/// Whether the engine can start the lease's prompt beside those that run.
-fn has_room(mirrors: &[Mirror], blocks: Option<&BookedBlocks>) -> bool {
-    blocks.is_none_or(|b| mirrors[b.mirror].index.has_room(&b.booking))
-}
-
-/// The lease's prefill is taken to begin: its blocks are allocated, others evicted for it.
-fn start(mirrors: &mut [Mirror], lease: &mut Lease, told: &mut ToldChanges) {
-    if let Some(blocks) = &mut lease.blocks
-        && !blocks.started
-    {
-        blocks.started = true;
-        let Mirror { index, feedback, .. } = &mut mirrors[blocks.mirror];
-        feedback.start(index, &mut blocks.booking, &mut blocks.sample);
-        if let Some(key) = &lease.key {
-            told.tell(|| Change::Started { lease: key.clone() });
-        }
+    fn keep(&mut self, id: LeaseId, lease: Lease) {
+        self.leases.insert(id, lease);
+        self.metrics.leases.set(self.leases.len() as i64);
     }
 }

@@ -11,7 +11,7 @@ use domain::{
 };
 use scheduling::Selection;
 
-use super::lease::{BookedBlocks, Forecast, Lease, Size, lease_id};
+use super::lease::{BookedBlocks, Forecast, Lease, Size};
 use super::measure::cached_tokens;
 use super::prospect::{Asked, Prospect};
 use super::rank::Standing;
@@ -100,8 +100,7 @@ impl State {
             grain: self.grain(prospect),
             text_bytes: route.prompt.as_ref().map_or(0, |p| p.text_bytes),
         };
-        let id = lease_id(self.number, self.next_lease);
-        self.next_lease += 1;
+        let id = self.new_lease();
         self.turn += 1;
         // A prompt that could not be rendered says nothing of the rank's own evidence.
         let unit = prospect.mirror.map(|number| self.mirrors[number].unit);
@@ -133,8 +132,7 @@ impl State {
             key: None,
             adopted: false,
         };
-        self.leases.insert(id, lease);
-        self.metrics.leases.set(self.leases.len() as i64);
+        self.keep(id, lease);
         self.metrics.decided(selection.reason);
         self.decision(id, (prospect, cached_tokens), &others, (parts, selection.reason))
     }

@@ -19,7 +19,7 @@ use replication::{
 };
 
 use super::change::{Change, Progress};
-use super::lease::{BookedBlocks, Forecast, Lease, Size, lease_id};
+use super::lease::{BookedBlocks, Forecast, Lease, Size};
 use super::measure::Measure;
 use super::report::Closing;
 use super::{State, start};
@@ -34,8 +34,6 @@ pub(super) struct Remote {
     pub(super) sessions: Sessions,
     pub(super) book: LeaseBook,
     by_key: HashMap<LeaseKey, Named>,
-    /// Leases of the book on ranks that are not here, or not yet.
-    homeless: Vec<LeaseKey>,
 }
 
 /// A lease under the name that its edge gave it.
@@ -62,9 +60,10 @@ impl Remote {
         self.by_key.insert(key, Named { id, answer });
     }
 
-    /// A lease of the book is on a rank that is not here.
-    pub(super) fn is_homeless(&mut self, key: LeaseKey) {
-        self.homeless.push(key);
+    /// Leases of the book that the pool has no lease for: their ranks are not here, or were not
+    /// when they came.
+    pub(super) fn homeless(&self) -> impl Iterator<Item = (&LeaseKey, &Held)> {
+        self.book.iter().filter(|(key, _)| !self.by_key.contains_key(key))
     }
 }
 
@@ -190,11 +189,11 @@ impl State {
 
     /// Adopts leases whose ranks have come since.
     pub(super) fn house(&mut self, now: Moment) {
-        for key in std::mem::take(&mut self.remote.homeless) {
-            let held = self.remote.book.get(&key).cloned();
-            if let Some(held) = held.filter(|_| !self.remote.by_key.contains_key(&key)) {
-                self.adopt(key, &held, now);
-            }
+        let is_here = |held: &Held| self.ranks.iter().any(|rank| rank.id == held.rank);
+        let come = self.remote.homeless().filter(|(_, held)| is_here(held));
+        let come: Vec<_> = come.map(|(key, held)| (key.clone(), held.clone())).collect();
+        for (key, held) in come {
+            self.adopt(key, &held, now);
         }
     }
 
@@ -245,6 +244,12 @@ impl State {
         None
     }
 
+    /// The pool's lease of that name.
+    pub(super) fn lease_named(&self, key: &LeaseKey) -> Option<(LeaseId, &Lease)> {
+        let id = self.remote.id(key)?;
+        Some((id, self.leases.get(&id)?))
+    }
+
     /// Tells of a lease that was just opened.
     fn tell_opened(&mut self, key: &LeaseKey, held: &Held, route: Option<&Route>) {
         let mut told = std::mem::take(&mut self.told);
@@ -284,11 +289,9 @@ impl State {
     fn adopt(&mut self, key: LeaseKey, held: &Held, now: Moment) {
         let Some(at) = self.ranks.iter().position(|rank| rank.id == held.rank) else {
             self.tell_opened(&key, held, None);
-            self.remote.is_homeless(key);
             return;
         };
-        let id = lease_id(self.number, self.next_lease);
-        self.next_lease += 1;
+        let id = self.new_lease();
         let (blocks, size) = self.adopt_blocks(at, held.blocks);
         let rank = &mut self.ranks[at];
         rank.load.adopt(id, held.blocks, now);
@@ -307,8 +310,7 @@ impl State {
             key: Some(key.clone()),
             adopted: true,
         };
-        self.leases.insert(id, lease);
-        self.metrics.leases.set(self.leases.len() as i64);
+        self.keep(id, lease);
         self.remote.name(key.clone(), id, None);
         self.tell_opened(&key, held, None);
         if let Some(lease) = self.leases.get_mut(&id) {
