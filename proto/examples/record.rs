@@ -7,6 +7,8 @@ use std::path::Path;
 
 use prost::Message;
 
+#[path = "../tests/samples/envelopes.rs"]
+mod envelopes;
 #[path = "../tests/samples/messages.rs"]
 mod messages;
 
@@ -14,8 +16,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded");
     let edge = messages::edge_frames().into_iter().map(|(name, f)| (name, f.encode_to_vec()));
     let router = messages::router_frames().into_iter().map(|(name, f)| (name, f.encode_to_vec()));
-    for (name, bytes) in edge.chain(router) {
-        let path = folder.join(format!("routing-v1-{name}.bin"));
+    let peers = envelopes::envelopes().into_iter().map(|(name, e)| (name, e.encode_to_vec()));
+    let routing = edge.chain(router).map(|(name, bytes)| (format!("routing-v1-{name}.bin"), bytes));
+    let between = peers.map(|(name, bytes)| (format!("replication-v1-{name}.bin"), bytes));
+    for (name, bytes) in routing.chain(between) {
+        let path = folder.join(name);
         if !path.exists() {
             fs::write(&path, bytes)?;
             println!("wrote {}", path.display());

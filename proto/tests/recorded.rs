@@ -5,15 +5,22 @@ use std::path::Path;
 
 use domain::{LeaseId, Report};
 use prost::Message;
+use proto::replication::v1::Envelope;
 use proto::routing::v1::{EdgeFrame, RouterFrame, edge_message::Kind, router_message};
 use proto::{Asked, Decided, Reported};
 use replication::{MemberList, Process};
 
+#[path = "samples/envelopes.rs"]
+mod envelopes;
 #[path = "samples/messages.rs"]
 mod messages;
 
 fn recorded(name: &str) -> Vec<u8> {
-    let file = format!("tests/recorded/routing-v1-{name}.bin");
+    recorded_of("routing", name)
+}
+
+fn recorded_of(package: &str, name: &str) -> Vec<u8> {
+    let file = format!("tests/recorded/{package}-v1-{name}.bin");
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file))
         .unwrap_or_else(|e| panic!("{file}: {e}"))
 }
@@ -34,6 +41,16 @@ fn every_recorded_message_is_read_as_it_was_meant() {
         assert_eq!(RouterFrame::decode(&bytes[..]).unwrap(), meant, "{name}");
         bytes.extend(UNKNOWN_FIELD);
         assert_eq!(RouterFrame::decode(&bytes[..]).unwrap(), meant, "{name} from a newer peer");
+    }
+}
+
+#[test]
+fn every_recorded_message_between_routers_is_read_as_it_was_meant() {
+    for (name, meant) in envelopes::envelopes() {
+        let mut bytes = recorded_of("replication", name);
+        assert_eq!(Envelope::decode(&bytes[..]).unwrap(), meant, "{name}");
+        bytes.extend(UNKNOWN_FIELD);
+        assert_eq!(Envelope::decode(&bytes[..]).unwrap(), meant, "{name} from a newer peer");
     }
 }
 

@@ -1,6 +1,7 @@
 //! A scripted fleet, routers that can be killed, edges, and a wire that can be cut.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use domain::{
     Backend, BackendState, BlockKey, BlockUnit, CacheConfig, Decision, EngineKind, Fleet,
     Incarnation, KeyList, Prompt, RankState, Rejected, Route, RoutingClient, ServedModel,
 };
+use events::DecisionEvents;
 use instrumentation::Registry;
 use integration_tests::metrics::Metrics;
 use integration_tests::wait::{PATIENCE, eventually};
@@ -26,6 +28,10 @@ use tokio::sync::watch;
 
 pub(crate) const MODEL: &str = "model";
 const BLOCK: u32 = 16;
+
+pub(crate) fn region_name() -> events::Region {
+    events::Region::new("test").unwrap()
+}
 
 pub(crate) fn fingerprint(secret: &str) -> Fingerprint {
     Fingerprint::of(&Redacted::new(secret.as_bytes().to_vec()))
@@ -145,9 +151,8 @@ impl RouterNode {
             members,
             fingerprint: fingerprint(secret),
             client: rpc::ClientConfig::new(rpc::RawClientConfig::default()).unwrap(),
-            bus: bus
-                .map(|bus| router::RegionBus { bus, region: events::Region::new("test").unwrap() }),
-            decisions: None,
+            bus: bus.clone().map(|bus| router::RegionBus { bus, region: region_name() }),
+            decisions: bus.map(|bus| DecisionEvents::new(bus, region_name(), NonZeroU32::MIN)),
             spawner: lifecycle.spawner(),
         };
         let service = router::Config::default().build_in_region(deps, region).unwrap();

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bus::Delivery;
 use domain::{
     BlockKey, BlockUnit, Decision, DecisionReason, FailureClass, KeyList, LeaseId, Prompt,
     RejectReason, Report, Route, RoutingClient,
 };
-use futures_util::stream;
+use events::DecisionEvent;
+use futures_util::{StreamExt, stream};
 use integration_tests::wait::{PATIENCE, eventually};
 use lifecycle::Lifecycle;
 use proto::Asked;
@@ -20,7 +22,9 @@ use session::RawConfig;
 use settings::HumanDuration;
 use tonic::Streaming;
 
-use crate::kit::{EdgeNode, MODEL, Region, RouterNode, Wire, fingerprint, list, process, route};
+use crate::kit::{
+    EdgeNode, MODEL, Region, RouterNode, Wire, fingerprint, list, process, region_name, route,
+};
 
 /// An edge that soon decides by itself.
 fn impatient(region: &Region, name: &str) -> EdgeNode {
@@ -238,6 +242,27 @@ async fn the_pools_of_a_dead_router_go_to_the_next() {
     next.series.reaches("the next router has every lease", |s| s.leases() == open).await;
     held.iter().for_each(|decision| finish(&edge, decision));
     next.series.reaches("nothing is booked", |s| s.leases() == 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_are_told_of_every_decision_once() {
+    let region = Region::new(1);
+    let bus = region.bus.clone().unwrap();
+    let room = bus::Room { messages: 64, bytes: 1 << 20 };
+    let pattern = bus::Pattern::new(region_name().decisions(MODEL).as_str()).unwrap();
+    let mut heard = bus.subscribe(pattern, room).await;
+    let edge = region.edge("edge");
+    edge.connected(2).await;
+    for document in 0..3 {
+        let request = route(document);
+        let decision = edge.route(request.clone()).await.unwrap();
+        finish(&edge, &decision);
+        let Some(Delivery::Message(message)) = heard.next().await else { panic!("it is told") };
+        let event: DecisionEvent = events::decode(&message.payload).unwrap();
+        assert_eq!(event.request, request.request.as_str());
+        assert_eq!(event.backend, decision.chosen.rank.backend.as_str());
+        assert_eq!((event.prompt_tokens, event.stands_for), (Some(325), 1));
+    }
 }
 
 /// How many of these documents are taken to be cached where they are sent.

@@ -8,34 +8,34 @@ use proto::routing::v1::{
     Welcome, edge_message, refused, report, router_message,
 };
 
-fn process(id: &str) -> common::Process {
+pub(crate) fn process(id: &str) -> common::Process {
     common::Process { id: id.to_owned(), incarnation: 7 }
 }
 
-fn epoch() -> common::Epoch {
+pub(crate) fn epoch() -> common::Epoch {
     common::Epoch { term: 1_764_400_000, number: 12 }
 }
 
-fn reign() -> common::Reign {
+pub(crate) fn reign() -> common::Reign {
     let stream = common::Stream { turn: 3, owner: Some(process("router-1")) };
     common::Reign { epoch: Some(epoch()), stream: Some(stream) }
 }
 
-fn rank(backend: &str) -> common::Rank {
+pub(crate) fn rank(backend: &str) -> common::Rank {
     common::Rank { backend: backend.to_owned(), incarnation: 2, rank: 1 }
 }
 
-fn lease() -> common::Lease {
+pub(crate) fn lease() -> common::Lease {
     let phase = common::Phase::Generating.into();
     common::Lease { rank: Some(rank("b0")), blocks: 40, phase }
 }
 
-fn keys() -> common::KeyList {
+pub(crate) fn keys() -> common::KeyList {
     let unit = Some(common::key_list::Unit::Tokens(16));
     common::KeyList { unit, keys: vec![1, 0xdead_beef_0000_0001, u64::MAX] }
 }
 
-fn members() -> common::MemberList {
+pub(crate) fn members() -> common::MemberList {
     let member = |id: &str, role: common::Role, address: &str| common::Member {
         process: Some(process(id)),
         role: role.into(),

@@ -21,6 +21,7 @@ use lifecycle::{Drain, TaskSpawner};
 use prost::Message as _;
 use proto::WireError;
 use proto::replication::v1;
+use proto::replication::v1::pool_message::Kind;
 use proto::replication::v1::replication_server::{Replication, ReplicationServer};
 use replication::{Epoch, PoolId, Process, To};
 use rpc::{ClientConfig, Fingerprint};
@@ -206,7 +207,7 @@ impl Shared {
     fn hear_bus(&self, payload: &[u8]) {
         let read = v1::Envelope::decode(payload);
         let heard = match read {
-            Ok(envelope) => self.hear(envelope, lifecycle::monotonic()),
+            Ok(envelope) => self.hear(for_all(envelope), lifecycle::monotonic()),
             Err(_) => Err(WireError::Missing("envelope")),
         };
         if let Err(error) = heard {
@@ -247,6 +248,14 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// What may be said over the bus, where nobody shows the region's secret: how far an owner is, and
+/// what it did. Pools are handed over by direct calls alone.
+fn for_all(envelope: v1::Envelope) -> v1::Envelope {
+    let v1::Envelope { from, epoch, mut messages, .. } = envelope;
+    messages.retain(|message| matches!(message.kind, Some(Kind::Heartbeat(_) | Kind::Delta(_))));
+    v1::Envelope { from, epoch, messages, ..v1::Envelope::default() }
 }
 
 #[tonic::async_trait]

@@ -8,6 +8,7 @@ use domain::{
     Base, BoxFuture, BoxStream, Decision, Fleet, LeaseId, ModelId, Moment, RejectReason, Rejected,
     Report, Route, RoutingClient,
 };
+use events::DecisionEvents;
 use parking_lot::{Mutex, RwLock};
 use proto::What;
 use replication::{
@@ -36,6 +37,8 @@ pub struct Router {
     peers: Option<Peers>,
     /// The list that owners follow from.
     members: RwLock<MemberList>,
+    /// Set if others are told of decisions.
+    decisions: Option<DecisionEvents>,
     /// How many pools are served here. Changes with every one more or less.
     served: watch::Sender<usize>,
     fleet: watch::Sender<Arc<Fleet>>,
@@ -60,9 +63,15 @@ impl Router {
             reconciling: Mutex::default(),
             peers,
             members: RwLock::default(),
+            decisions: None,
             served: watch::Sender::new(0),
             fleet: watch::Sender::new(Arc::new(Fleet::default())),
         }
+    }
+
+    /// The same, telling others of decisions for edges elsewhere.
+    pub(crate) fn telling(self, decisions: Option<DecisionEvents>) -> Self {
+        Self { decisions, ..self }
     }
 
     /// Brings every pool in line with the fleet, then lets the fleet be seen: nobody is told of
@@ -138,7 +147,12 @@ impl Router {
         self.families.decision_seconds.observe(took);
         if let Some((trace, id)) = trace {
             let told = match (&answer, id) {
-                (Answer::Decided(decision, _), Some(id)) => Some((id, decision.evidence.clone())),
+                (Answer::Decided(decision, _), Some(id)) => {
+                    if let Some(events) = &self.decisions {
+                        events.decided(route, decision);
+                    }
+                    Some((id, decision.evidence.clone()))
+                }
                 _ => None,
             };
             self.explanations.record(trace, told, unix_millis());

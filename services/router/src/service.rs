@@ -88,13 +88,13 @@ impl Config {
         let hidden = Arc::new(Families::register(&Registry::new())?);
         let peers = Peers { me: me.clone(), hidden, outbox };
         let families = Families::register(&registry)?;
-        let router = Arc::new(Router::new(self.scheduling, families, Some(peers)));
+        let router = Router::new(self.scheduling, families, Some(peers)).telling(decisions);
+        let router = Arc::new(router);
         let sessions = Sessions::new(
             sessions::Deps {
                 router: router.clone(),
                 me: me.clone(),
                 fingerprint,
-                decisions,
                 spawner: spawner.clone(),
             },
             &registry,

@@ -20,7 +20,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use domain::{Incarnation, Moment};
-use events::DecisionEvents;
 use futures_core::Stream;
 use lifecycle::TaskSpawner;
 use parking_lot::Mutex;
@@ -50,7 +49,6 @@ pub(crate) struct Deps {
     /// This process, as it is a member.
     pub(crate) me: Process,
     pub(crate) fingerprint: Fingerprint,
-    pub(crate) decisions: Option<DecisionEvents>,
     pub(crate) spawner: TaskSpawner,
 }
 
@@ -62,7 +60,6 @@ pub(crate) struct Shared {
     router: Arc<Router>,
     me: Process,
     fingerprint: Fingerprint,
-    decisions: Option<DecisionEvents>,
     edges: Mutex<HashMap<MemberId, Edge>>,
     spawner: TaskSpawner,
     metrics: Metrics,
@@ -76,14 +73,13 @@ struct Edge {
 
 impl Sessions {
     pub(crate) fn new(deps: Deps, registry: &Registry) -> Result<Self, Error> {
-        let Deps { router, me, fingerprint, decisions, spawner } = deps;
+        let Deps { router, me, fingerprint, spawner } = deps;
         let metrics = Metrics::default();
         metrics.register(registry)?;
         Ok(Self(Arc::new(Shared {
             router,
             me,
             fingerprint,
-            decisions,
             edges: Mutex::default(),
             spawner,
             metrics,

@@ -188,9 +188,6 @@ impl Shared {
             ) => Step::Wait(reason),
             Answer::Rejected(reason) => Step::Answer(Box::new(self.reject(lease, reason))),
             Answer::Decided(decision, blocks) => {
-                if let Some(events) = &self.decisions {
-                    events.decided(&asked.route, &decision);
-                }
                 let decided = Decided { reign, blocks, decision: *decision };
                 Step::Answer(Box::new(Kind::Decision((&decided).into())))
             }

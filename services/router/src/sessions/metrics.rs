@@ -18,7 +18,10 @@ impl Default for Metrics {
         Self {
             streams: gauge("warmpath_router_session_streams", "Streams that edges hold."),
             refused: IntCounterVec::new(refused, &["reason"]).expect("name and label are valid"),
-            held: gauge("warmpath_router_routes_held", "Routes that wait for a ready backend."),
+            held: gauge(
+                "warmpath_router_routes_held",
+                "Routes that wait for a ready backend or for a router to serve their pool.",
+            ),
             not_owner: counter(
                 "warmpath_router_not_owner_total",
                 "Messages for pools that another router serves.",
