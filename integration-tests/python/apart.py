@@ -24,7 +24,7 @@ import parts
 from load import Client, Stream, body, document
 from parts import Cluster
 
-VICTIMS = ["edge-0", "router-0", "router-1", "telemetry", "engine-0"]
+VICTIMS = ["edge-0", "router-0", "router-1", "telemetry"]
 
 
 async def run_set(cluster, args):
@@ -166,7 +166,8 @@ async def kills(args, nats):
     args.documents = args.documents or STREAMED
     cluster = Cluster(args.bin, 2, 2, nats, load.engines(args))
     phases = []
-    victims = args.victims or VICTIMS + (["nats"] if nats else [])
+    # The engine last: its documents go elsewhere meanwhile, and stay there.
+    victims = args.victims or VICTIMS + (["nats"] if nats else []) + ["engine-0"]
     try:
         await cluster.start()
         stream = Stream(cluster, args)
