@@ -37,6 +37,8 @@ struct BookedEdge {
     taken: usize,
     /// Those of its blocks that neither the rank has nor an earlier booking will bring.
     new_blocks: u64,
+    /// How often they were asked for lately, this time included.
+    asks: f32,
 }
 
 #[derive(Debug)]
@@ -149,6 +151,7 @@ impl KvIndex {
         self.clock.tick();
         let mut tail = NO_NODE;
         let mut awaited = u64::from(extra_blocks);
+        let mut asked = 0.0;
         let mut job = 0;
         if let Some(index) = self.live(slot) {
             let mut rest = keys;
@@ -160,11 +163,15 @@ impl KvIndex {
                 let edge = self.book_edge(index, tail, rest);
                 tail = edge.node;
                 awaited += edge.new_blocks;
+                asked += edge.taken as f32 * edge.asks;
                 rest = &rest[edge.taken..];
             }
             let rank = &mut self.ranks[index as usize];
             rank.bookings += 1;
             rank.awaited += awaited;
+            if !keys.is_empty() {
+                rank.note_asks(asked / keys.len() as f32);
+            }
             // What it asks for may stand at the front of the order until it starts.
             rank.outlook.forget();
         }
@@ -202,7 +209,8 @@ impl KvIndex {
             let added = self.tree.node_mut(node);
             added.asks = asks;
             added.change(slot, |holder| holder.booked += 1);
-            return BookedEdge { node, taken, new_blocks: taken as u64 };
+            let asks = asks.lately(self.clock);
+            return BookedEdge { node, taken, new_blocks: taken as u64, asks };
         };
         let label = &self.tree.node(found).label;
         let common = common_prefix(label, keys);
@@ -222,7 +230,8 @@ impl KvIndex {
         if !is_whole {
             self.tidy(found);
         }
-        BookedEdge { node, taken: common, new_blocks }
+        let asks = self.tree.node(node).asks.lately(clock);
+        BookedEdge { node, taken: common, new_blocks, asks }
     }
 
     /// What the start of its prefill did. `None` before it was reported, and while the request

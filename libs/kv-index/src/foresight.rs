@@ -1,4 +1,4 @@
-//! What a prompt will find that has to wait until there is room for it.
+//! What a prompt will find that has to wait, for its turn or until there is room for it.
 //!
 //! While it waits, the requests before it start, run and end. Their blocks are the ones used last
 //! when its turn comes, and the least recently used ones are gone by then: so what it will find is
@@ -12,6 +12,32 @@ use crate::index::KvIndex;
 use crate::node::{Holder, NO_NODE, NodeId, Place, Target};
 
 impl KvIndex {
+    /// Whether bookings that wait as this one does, and the answers of all that there are, may
+    /// evict something that this one would find now. It costs a walk over what would go.
+    pub fn may_lose(&self, booking: &Booking) -> bool {
+        let Some(slot) = self.live(booking.slot()) else { return false };
+        let rank = &self.ranks[slot as usize];
+        if rank.slots().is_some() {
+            return false;
+        }
+        let answers = f64::from(rank.answer_blocks) * f64::from(rank.bookings);
+        let going = (rank.awaited + answers as u64).saturating_sub(rank.blank());
+        if going > rank.queued {
+            return true;
+        }
+        let own: Vec<NodeId> = self.path_up(booking.tail()).collect();
+        let (mut place, mut gone) = (rank.head, 0);
+        while gone < going && place != Place::NONE {
+            if matches!(place.target(), Target::Node(id) if own.contains(&id)) {
+                return true;
+            }
+            let (blocks, _, next) = self.run_at(slot, place);
+            gone += blocks;
+            place = next;
+        }
+        false
+    }
+
     /// Leading full blocks of a booked prompt that its rank will hold when it starts, after the
     /// bookings of that rank which were made `before` it and have not ended: the last one first,
     /// started ones included. They are asked for only as far as the cache's size reaches.

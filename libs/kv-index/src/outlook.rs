@@ -111,7 +111,9 @@ impl KvIndex {
     /// was never asked for counts nothing, such as cached output. Zero for a removed rank.
     ///
     /// The figure is exact for the front of the free order as of the rank's last change, and
-    /// goes on evenly beyond it. It costs a few divisions where the rank has not changed.
+    /// goes on evenly beyond it. What the order does not have goes from what requests hold or
+    /// wait for, once they are through: that counts as what the last bookings asked for did. It
+    /// costs a few divisions where the rank has not changed.
     #[inline]
     pub fn asks_evicted_by(&mut self, slot: Slot, new_blocks: u32) -> f64 {
         let Some(index) = self.live(slot) else { return 0.0 };
@@ -122,15 +124,16 @@ impl KvIndex {
             // What such a rank holds is not in the tree, and nobody counts who asks for it.
             return slots.evicted_by(u64::from(new_blocks)) as f64;
         }
+        let beyond = rank.asks_beyond(new_blocks);
         let blocks = rank.evicted_by(new_blocks);
         if blocks.is_empty() {
-            return 0.0;
+            return beyond;
         }
         if !rank.outlook.covers(blocks.end) {
             self.look_ahead(index, blocks.end);
         }
         let outlook = &self.ranks[index as usize].outlook;
-        outlook.asks(blocks) * f64::from(self.clock.faded_since(outlook.at))
+        outlook.asks(blocks) * f64::from(self.clock.faded_since(outlook.at)) + beyond
     }
 
     /// Looks over as many blocks, and as many again, for the next ones that ask.
@@ -180,5 +183,17 @@ impl Rank {
     pub(crate) fn evicted_by(&self, new_blocks: u32) -> Range<u64> {
         let evicted = |blocks: u64| blocks.saturating_sub(self.blank()).min(self.queued);
         evicted(self.awaited)..evicted(self.awaited + u64::from(new_blocks))
+    }
+
+    /// The asks of what allocating `new_blocks` would evict beyond the free order, in the end:
+    /// blocks that requests hold, or wait for. They are taken to be asked for as often as those
+    /// of the last bookings.
+    #[inline]
+    pub(crate) fn asks_beyond(&self, new_blocks: u32) -> f64 {
+        let room = self.blank() + self.queued;
+        let new_blocks = u64::from(new_blocks);
+        let beyond = (self.awaited + new_blocks).saturating_sub(room).min(new_blocks);
+        // There is no more than that to go.
+        beyond.min(self.pinned + self.awaited) as f64 * f64::from(self.asks)
     }
 }

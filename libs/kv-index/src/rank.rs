@@ -11,6 +11,9 @@ use crate::types::Eviction;
 /// Weight of an answer in the mean length of answers.
 const ANSWER_GAIN: f32 = 0.05;
 
+/// Weight of a booking in the mean of what bookings ask for.
+const ASKS_GAIN: f32 = 0.05;
+
 /// Blocks in the free order, or pinned, that are not a node's holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ExtraKind {
@@ -61,6 +64,9 @@ pub(crate) struct Rank {
     /// Blocks that bookings which have not started will need, as far as was known when they
     /// were made.
     pub(crate) awaited: u64,
+    /// How often the blocks of a prompt that is booked here were asked for lately, on average over
+    /// the last ones.
+    pub(crate) asks: f32,
     pub(crate) outlook: Outlook,
     /// Distinct keyed blocks, pinned or queued.
     pub(crate) resident: u64,
@@ -92,6 +98,7 @@ impl Rank {
             anonymous: 0,
             bookings: 0,
             awaited: 0,
+            asks: 0.0,
             head: Place::NONE,
             tail: Place::NONE,
             extras: Vec::new(),
@@ -107,6 +114,11 @@ impl Rank {
     /// An answer ended that filled so many blocks.
     pub(crate) fn note_answer(&mut self, blocks: u32) {
         self.answer_blocks += ANSWER_GAIN * (blocks as f32 - self.answer_blocks);
+    }
+
+    /// A prompt was booked whose blocks were asked for so often.
+    pub(crate) fn note_asks(&mut self, asks: f32) {
+        self.asks += ASKS_GAIN * (asks - self.asks);
     }
 
     /// The slots of a rank that has them.

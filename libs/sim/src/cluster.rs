@@ -3,6 +3,7 @@
 //! One event after the other: a request is sent, reaches its engine, an engine finishes a step,
 //! the engines' metrics are read. Nothing here decides anything; the gateway and the engines do.
 
+mod outage;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::gateway::policy::{Chooser, ReferenceRule, RoutePolicy};
 use crate::gateway::{Gateway, GatewayConfig, Prompt};
 use crate::outcome::{Outcome, Record};
 use crate::request::{RequestSet, Start};
+pub use outage::Outage;
 use queue::{Event, Queue};
 
 /// How often engines' metrics are read, and how often an answer's growth is reported.
@@ -38,6 +40,8 @@ pub struct ClusterConfig {
     pub reference: ReferenceRule,
     /// Whether the gateway is shown what the engines' caches really hold.
     pub shown_content: bool,
+    /// When engines are away. Somebody must be left at any time.
+    pub outages: Vec<Outage>,
     /// Of everything random in a policy.
     pub seed: u64,
 }
@@ -111,6 +115,7 @@ impl<'a> Cluster<'a> {
             ended: 0,
         };
         cluster.line_up();
+        cluster.plan_outages();
         Ok(cluster)
     }
 
@@ -141,7 +146,9 @@ impl<'a> Cluster<'a> {
         while let Some(event) = self.queue.pop_due(now) {
             match event {
                 Event::Send(index) => self.send(index, now),
-                Event::Arrive(index) => self.arrive(index, now),
+                Event::Arrive(index, lease) => self.arrive(index, lease, now),
+                Event::Dies(rank) => self.dies(rank, now),
+                Event::Returns(rank) => self.returns(rank),
             }
         }
         for rank in 0..self.engines.len() {
@@ -167,8 +174,9 @@ impl<'a> Cluster<'a> {
         });
         let prompt = Prompt { keys, tokens: request.prompt_tokens };
         let routed = self.gateway.route(prompt, &mut self.chooser, truth.as_deref(), now);
+        let was_sent = self.records[index].prompt_tokens > 0;
         self.records[index] = Record {
-            sent: now,
+            sent: if was_sent { self.records[index].sent } else { now },
             rank: routed.rank,
             prompt_tokens: request.prompt_tokens,
             prompt_blocks: keys.len() as u32,
@@ -178,15 +186,19 @@ impl<'a> Cluster<'a> {
             ..Record::default()
         };
         self.leases[index] = Some(routed.lease);
-        self.in_flight += 1;
+        self.in_flight += usize::from(!was_sent);
         if self.config.front.is_zero() {
-            self.arrive(index, now);
+            self.arrive(index, routed.lease, now);
         } else {
-            self.queue.push(now + self.config.front, Event::Arrive(index));
+            self.queue.push(now + self.config.front, Event::Arrive(index, routed.lease));
         }
     }
 
-    fn arrive(&mut self, index: usize, now: Moment) {
+    fn arrive(&mut self, index: usize, lease: LeaseId, now: Moment) {
+        // Its engine died while it was on its way, and it was sent elsewhere.
+        if self.leases[index] != Some(lease) {
+            return;
+        }
         let request = &self.set.requests[index];
         let hashes = request.keys.iter().map(|key| key.0).collect();
         let engine = &mut self.engines[self.records[index].rank];

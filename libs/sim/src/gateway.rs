@@ -67,6 +67,7 @@ pub struct Routed {
 
 struct Rank {
     load: LoadBook,
+    is_away: bool,
     fit: PrefillFit,
     measured_at: Option<Moment>,
     told_prior: bool,
@@ -118,6 +119,7 @@ impl Gateway {
         let prior = |i: usize| config.priors.get(i).copied().flatten();
         let ranks = (0..config.believed_blocks.len()).map(|i| Rank {
             load: LoadBook::new(),
+            is_away: false,
             fit: PrefillFit::new(prior(i).unwrap_or_default()),
             measured_at: None,
             told_prior: prior(i).is_some(),
@@ -150,12 +152,18 @@ impl Gateway {
         let prospects: Vec<Prospect> =
             (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, hot, now)).collect();
         let (rank, mut parts) = self.choose(prompt, &prospects, chooser, now);
-        let (room, found) = self.book(rank, prompt, prospects[rank], now);
+        let prospect = prospects[rank];
+        let (room, found) = self.book(rank, prompt, prospect, now);
         parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
+        let fit = self.ranks[rank].fit.coefficients();
+        let prefill = |uncached, cached| fit.token_seconds(uncached, cached);
+        let more = prefill(found.uncached_tokens, found.cached_tokens)
+            - prefill(prospect.uncached_tokens, prospect.cached_tokens);
+        parts.prefill_seconds += more.max(0.0);
         Routed {
             lease: LeaseId(self.next_lease - 1),
             rank,
-            believed_blocks: found,
+            believed_blocks: found.cached_tokens / self.config.block_tokens,
             ttft_seconds: parts.ttft_seconds(),
         }
     }
@@ -164,7 +172,7 @@ impl Gateway {
         let block = self.config.block_tokens;
         let load = &self.ranks[rank].load;
         let matched_blocks = self.matched[rank];
-        let new_blocks = prompt.tokens.div_ceil(block).saturating_sub(matched_blocks);
+        let new_blocks = (prompt.keys.len() as u32).saturating_sub(matched_blocks);
         // An engine computes at least the last token itself.
         let most = prompt.tokens.saturating_sub(1) / block * block;
         let cached_tokens = matched_blocks.saturating_mul(block).min(most);
@@ -186,22 +194,26 @@ impl Gateway {
         chooser: &mut Chooser,
         now: Moment,
     ) -> (usize, ScoreParts) {
-        let views: Vec<CandidateView<'_>> =
-            prospects.iter().zip(&self.ranks).map(|(p, rank)| rank.view(p, now)).collect();
-        let resident = |rank| self.mirror.resident(rank);
+        let here: Vec<usize> =
+            (0..self.ranks.len()).filter(|rank| !self.ranks[*rank].is_away).collect();
+        let view = |rank: &usize| self.ranks[*rank].view(&prospects[*rank], now);
+        let views: Vec<CandidateView<'_>> = here.iter().map(view).collect();
+        let resident = |place: usize| self.mirror.resident(here[place]);
         let snapshot = Snapshot { keys: prompt.keys, views: &views, resident: &resident };
-        let rank = chooser.choose(&self.config.selection, &snapshot);
-        (rank, score(&self.config.selection, &views[rank], arrivals_per_rank(&views)))
+        let place = chooser.choose(&self.config.selection, &snapshot);
+        let parts = score(&self.config.selection, &views[place], arrivals_per_rank(&views));
+        (here[place], parts)
     }
 
-    /// Returns how long the prompt will wait for room in the rank's cache.
+    /// Returns how long the prompt will wait for room in the rank's cache, and what it will find
+    /// when its turn comes.
     fn book(
         &mut self,
         number: usize,
         prompt: Prompt<'_>,
         prospect: Prospect,
         now: Moment,
-    ) -> (f64, u32) {
+    ) -> (f64, scheduling::Prompt) {
         let id = LeaseId(self.next_lease);
         self.next_lease += 1;
         self.turn += 1;
@@ -212,16 +224,17 @@ impl Gateway {
         let rank = &mut self.ranks[number];
         rank.last_chosen = self.turn;
         let room = rank.load.room_delay_seconds(measure.prompt_blocks(), fits, now);
-        let mut blocks = prospect.cached_tokens / self.config.block_tokens;
-        if room > 0.0 {
+        let mut cached_tokens = prospect.cached_tokens;
+        let waits = room > 0.0 || rank.load.booked_seconds(now) > 0.0;
+        if waits {
             let before = rank.load.youngest_first().filter_map(|id| self.leases.get(&id));
-            if let Some(later) = self.mirror.found_after(&held, before.map(|lease| &lease.held)) {
-                blocks = blocks.min(later);
-            }
+            let before = before.map(|lease| &lease.held);
+            let later = self.mirror.found_after(&held, before).unwrap_or(u32::MAX);
+            cached_tokens = cached_tokens.min(later.saturating_mul(self.config.block_tokens));
         }
         let found = scheduling::Prompt {
-            uncached_tokens: prospect.uncached_tokens,
-            cached_tokens: prospect.cached_tokens,
+            uncached_tokens: prompt.tokens - cached_tokens,
+            cached_tokens,
             blocks: measure.prompt_blocks(),
         };
         let work = rank.load.work(&rank.fit, found, 0.0, now);
@@ -229,7 +242,7 @@ impl Gateway {
         let lease =
             Lease { rank: number, held, started: false, measure, first_token: false, generated: 0 };
         self.leases.insert(id, lease);
-        (room, blocks)
+        (room, found)
     }
 
     /// The first token of a request came.
@@ -272,6 +285,14 @@ impl Gateway {
     pub fn failed(&mut self, id: LeaseId, now: Moment) {
         self.advance(now);
         self.close(id, Heard::Nothing, now);
+    }
+
+    /// An engine went away, and its cache with it, or is back.
+    pub fn set_away(&mut self, rank: usize, is_away: bool) {
+        self.ranks[rank].is_away = is_away;
+        if is_away {
+            self.mirror.forget(rank);
+        }
     }
 
     /// An engine's metrics were read.

@@ -72,6 +72,13 @@ impl PlainLru {
         self.resident
     }
 
+    /// Loses everything.
+    pub fn clear(&mut self) {
+        let capacity = self.capacity;
+        self.set_capacity(0);
+        self.set_capacity(capacity);
+    }
+
     /// Changes the capacity; less room evicts.
     pub fn set_capacity(&mut self, capacity: u32) {
         self.capacity = capacity;

@@ -8,7 +8,8 @@
 mod generated;
 
 pub use generated::{
-    AgentSessions, CustomerGroups, DocumentCallers, LADDER_WARM_UP_SECONDS, reference_draws,
+    AgentSessions, CustomerGroups, DocumentCallers, LADDER_WARM_UP_SECONDS, SteadyDocuments,
+    reference_draws,
 };
 
 use rand::Rng as _;

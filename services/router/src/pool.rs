@@ -321,13 +321,16 @@ impl Pool {
 
     /// The ranks as operators see them.
     pub(crate) fn view(&self, now: Moment) -> Vec<serde_json::Value> {
+        let seated = self.seated.lock();
         let mut held = self.held.lock();
         let role = held.role();
         if let Some(state) = held.active() {
             state.advance(now);
             held.publish();
         }
-        held.state().view(role, now)
+        // Copies are not told of states: should this router serve, it goes by what it sees itself.
+        let state_of = |backend: &BackendId| seated.get(backend).map(|(seen, _)| seen.state);
+        held.state().view(role, &state_of, now)
     }
 }
 
@@ -339,10 +342,11 @@ impl Mirror {
     }
 
     /// Cached tokens that a prompt would evict of whose blocks the rank has `matched`, each as
-    /// often as it was asked for lately.
+    /// often as it was asked for lately. Its last block, if it is not full, is not counted: it
+    /// stays nowhere, and takes the place of something wherever it goes.
     #[inline]
     fn evicted_ask_tokens(&mut self, slot: Slot, measure: &Measure, matched: u32) -> f64 {
-        let new_blocks = measure.prompt_blocks().saturating_sub(matched);
+        let new_blocks = measure.full_blocks().saturating_sub(matched);
         self.index.asks_evicted_by(slot, new_blocks) * measure.block_tokens()
     }
 

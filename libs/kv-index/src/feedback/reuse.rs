@@ -35,6 +35,8 @@ pub(super) struct Sighting {
     pub(super) distance: Option<u32>,
     /// The part of the window that it was freed in.
     part: Option<u32>,
+    /// Another request held it as the prefill began: it stood in no order then.
+    was_held: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -42,6 +44,8 @@ struct Stamp {
     part: u32,
     /// The part's count at which the distance is 0.
     base: i32,
+    /// Requests that hold it. While there are any it is out of the order.
+    holders: u32,
 }
 
 /// The distances of one rank.
@@ -90,7 +94,14 @@ impl ReuseStack {
     /// The sampled ones of a prompt's blocks.
     pub(super) fn sample(&self, keys: &[BlockKey]) -> Vec<Sighting> {
         let numbered = (1..).zip(keys).filter(|(_, key)| self.is_sampled(**key));
-        numbered.map(|(depth, &key)| Sighting { key, depth, distance: None, part: None }).collect()
+        let unseen = |(depth, key): (u32, &BlockKey)| Sighting {
+            key: *key,
+            depth,
+            distance: None,
+            part: None,
+            was_held: false,
+        };
+        numbered.map(unseen).collect()
     }
 
     fn is_sampled(&self, key: BlockKey) -> bool {
@@ -103,25 +114,32 @@ impl ReuseStack {
     /// others. The leading `cached` blocks are there, `allocated` are taken.
     pub(super) fn begin(&mut self, prompt: &mut [Sighting], cached: u32, allocated: u32) {
         for sighting in prompt.iter_mut() {
-            let stamp = self.stamps.get(&sighting.key);
-            sighting.part = stamp.map(|stamp| stamp.part);
-            sighting.distance = stamp.and_then(|stamp| {
-                let passed = self.passed.get(stamp.part.checked_sub(self.first)? as usize)?;
-                Some(passed.saturating_sub(stamp.base).max(0) as u32)
-            });
+            let Some(stamp) = self.stamps.get(&sighting.key) else { continue };
+            sighting.part = Some(stamp.part);
+            sighting.was_held = stamp.holders > 0;
+            // What is held cannot be evicted, however long ago it was freed before that.
+            if !sighting.was_held {
+                sighting.distance = self.distance(*stamp);
+            }
         }
-        for sighting in prompt.iter().filter(|s| s.depth <= cached) {
+        for sighting in prompt.iter().filter(|s| s.depth <= cached && !s.was_held) {
             self.taken_out(sighting.part, 1 << self.rarity);
         }
         self.allocate(i32::try_from(allocated).unwrap_or(i32::MAX / 4));
-        self.stamp(prompt, 0);
+        self.stamp(prompt, |before| before + 1, 0);
+    }
+
+    fn distance(&self, stamp: Stamp) -> Option<u32> {
+        let passed = self.passed.get(stamp.part.checked_sub(self.first)? as usize)?;
+        Some(passed.saturating_sub(stamp.base).max(0) as u32)
     }
 
     /// The engine found `found` leading blocks where `believed` had been counted as found.
     pub(super) fn correct(&mut self, prompt: &[Sighting], believed: u32, found: u32) {
         let (low, high) = (believed.min(found), believed.max(found));
         let sign = if found > believed { 1 } else { -1 };
-        for sighting in prompt.iter().filter(|s| s.depth > low && s.depth <= high) {
+        let wrong = |s: &&Sighting| s.depth > low && s.depth <= high && !s.was_held;
+        for sighting in prompt.iter().filter(wrong) {
             self.taken_out(sighting.part, sign << self.rarity);
         }
         self.allocate(-sign * (high - low) as i32);
@@ -131,7 +149,7 @@ impl ReuseStack {
     /// without a key `kept` are cached, `returned` are free again.
     pub(super) fn end(&mut self, prompt: &[Sighting], kept: u32, returned: u32, held: u32) {
         self.allocate(i64::from(kept).saturating_sub(i64::from(returned)) as i32);
-        self.stamp(prompt, held);
+        self.stamp(prompt, |before| before.saturating_sub(1), held);
     }
 
     /// A block left the order that stood before everything freed after it.
@@ -160,7 +178,9 @@ impl ReuseStack {
         }
     }
 
-    fn stamp(&mut self, prompt: &[Sighting], held: u32) {
+    /// Sets where the blocks stand, and by how many they are held: `holders` makes the number of
+    /// the one before.
+    fn stamp(&mut self, prompt: &[Sighting], holders: impl Fn(u32) -> u32, held: u32) {
         let part = self.first + (self.passed.len() - 1) as u32;
         let now = self.passed.back().copied().unwrap_or(0);
         for sighting in prompt {
@@ -171,7 +191,9 @@ impl ReuseStack {
                 // Those before it in the prompt are freed after it.
                 let behind = i64::from(held) + i64::from(sighting.depth);
                 let base = now.saturating_sub(i32::try_from(behind).unwrap_or(i32::MAX / 4));
-                self.stamps.insert(sighting.key, Stamp { part, base });
+                let before = self.stamps.get(&sighting.key).map_or(0, |stamp| stamp.holders);
+                let stamp = Stamp { part, base, holders: holders(before) };
+                self.stamps.insert(sighting.key, stamp);
             }
         }
     }

@@ -338,3 +338,31 @@ fn a_size_that_was_learned_elsewhere_is_gone_on_from() {
     bench.feedback.follow_capacity(slot, u32::MAX);
     assert_eq!(bench.feedback.set_told(slot, told), scaled(told.blocks, *told.range().end()));
 }
+
+#[test]
+fn requests_that_share_what_they_hold_show_no_larger_cache() {
+    let mut bench = Bench::new(&[TOLD], false, 9);
+    let (slot, mut open) = (bench.slots[0], std::collections::VecDeque::new());
+    for _ in 0..3_000 {
+        // Five documents fill most of the cache; three or four are held at any time.
+        let document = bench.rng.random_range(0..5_u64);
+        let keys: Vec<BlockKey> = (0..180).map(|at| BlockKey(document << 32 | at)).collect();
+        let (engine, engine_slot) = &mut bench.engines[0];
+        let mut running = engine.book(*engine_slot, &keys, 1);
+        let found = engine.start(&mut running).cached_blocks;
+        let mut sample = bench.feedback.sample(slot, &keys);
+        let mut booking = bench.index.book(slot, &keys, 1);
+        bench.feedback.start(&mut bench.index, &mut booking, &mut sample);
+        open.push_back((running, booking, sample, found));
+        if open.len() > 6
+            && let Some((running, booking, sample, found)) = open.pop_front()
+        {
+            let (engine, _) = &mut bench.engines[0];
+            engine.finish(running, OUTPUT_BLOCKS);
+            let ended =
+                Ended { output_cached_blocks: OUTPUT_BLOCKS, answer_keys: &[], heard: told(found) };
+            bench.feedback.finish(&mut bench.index, booking, sample, ended);
+        }
+        assert_eq!(bench.capacity(0), TOLD);
+    }
+}

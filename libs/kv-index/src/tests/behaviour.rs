@@ -3,7 +3,7 @@
 use domain::BlockKey;
 
 use super::{keys, matched, serve};
-use crate::{IndexStats, KvIndex, Matches, Shared, Slot};
+use crate::{Booking, IndexStats, KvIndex, Matches, Shared, Slot};
 
 #[test]
 fn a_booked_prompt_counts_as_resident_at_once_and_is_not_confirmed() {
@@ -122,6 +122,27 @@ fn room_that_waiting_bookings_will_take_is_not_offered_twice() {
 fn would_evict(index: &KvIndex, slot: Slot, new_blocks: u32) -> u64 {
     let blocks = index.ranks[slot.index as usize].evicted_by(new_blocks);
     blocks.end - blocks.start
+}
+
+#[test]
+fn what_requests_hold_or_wait_for_would_be_evicted_in_the_end() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(10);
+    let prompt = |n: u64| keys(100 * n..100 * n + 4);
+    let mut running = index.book(slot, &prompt(1), 0);
+    index.start(&mut running);
+    let waiting = index.book(slot, &prompt(2), 0);
+    assert_eq!(index.asks_evicted_by(slot, 2), 0.0, "there is room for both and two more");
+    let three = index.asks_evicted_by(slot, 3);
+    assert!(three > 0.0, "one of theirs goes when they are through");
+    let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-6, "{a} {b}");
+    near(index.asks_evicted_by(slot, 6), 4.0 * three);
+    near(index.asks_evicted_by(slot, 50), 8.0 * three);
+    let again = (0..200).map(|_| index.book(slot, &prompt(2), 0));
+    let again: Vec<Booking> = again.collect();
+    assert!(index.asks_evicted_by(slot, 3) > 20.0 * three, "they are asked for more often now");
+    again.into_iter().chain([waiting]).for_each(|booking| index.rollback(booking));
+    assert_eq!(index.asks_evicted_by(slot, 6), 0.0);
 }
 
 #[test]

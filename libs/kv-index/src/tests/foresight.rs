@@ -28,6 +28,36 @@ fn what_those_before_it_evict_is_not_found_and_what_they_use_is() {
 }
 
 #[test]
+fn only_what_stands_at_the_front_of_the_order_may_be_lost() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank(100);
+    serve(&mut index, slot, &keys(0..40), 0);
+    serve(&mut index, slot, &keys(100..140), 0);
+    let old = index.book(slot, &keys(0..40), 1);
+    let young = index.book(slot, &keys(100..140), 1);
+    assert!(!index.may_lose(&old), "20 blocks are empty");
+    let other = index.book(slot, &keys(200..230), 1);
+    assert!(index.may_lose(&old), "it was freed first");
+    assert!(!index.may_lose(&young));
+    let another = index.book(slot, &keys(300..380), 1);
+    assert!(index.may_lose(&young), "they need more than all that is free");
+    for booking in [other, another, young] {
+        index.rollback(booking);
+    }
+    assert!(!index.may_lose(&old));
+    index.remove_rank(slot);
+    assert!(!index.may_lose(&old));
+}
+
+#[test]
+fn a_rank_with_slots_tells_no_losses() {
+    let mut index = KvIndex::new();
+    let slot = index.add_rank_as(100, Eviction::Slots(1));
+    let bookings = [0, 1, 2].map(|n| index.book(slot, &keys(n * 100..n * 100 + 60), 1));
+    assert!(bookings.iter().all(|booking| !index.may_lose(booking)));
+}
+
+#[test]
 fn a_prefix_that_they_share_takes_room_once() {
     let mut index = KvIndex::new();
     let slot = index.add_rank(100);

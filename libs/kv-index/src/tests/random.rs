@@ -209,7 +209,8 @@ impl Pair {
                 let places = rank.evicted_by(blocks);
                 assert_eq!(places.end - places.start, u64::from(expected));
                 self.index.ranks[slot.index as usize].outlook.forget();
-                let own = self.index.asks_evicted_by(*slot, blocks);
+                let beyond = self.index.ranks[slot.index as usize].asks_beyond(blocks);
+                let own = self.index.asks_evicted_by(*slot, blocks) - beyond;
                 if self.index.ranks[slot.index as usize].outlook.reaches(places.end) {
                     let fresh = self.index.asks_in_order(*slot, places);
                     assert!((own - fresh).abs() <= 1e-3 * fresh, "{own} is not {fresh}");

@@ -3,15 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use domain::Moment;
+use domain::{LeaseId, Moment};
 
-/// Something that happens to a request.
+/// Something that happens to a request, or to an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// Its caller sends it.
     Send(usize),
-    /// It reaches its engine.
-    Arrive(usize),
+    /// It reaches its engine, if that lease is still its own.
+    Arrive(usize, LeaseId),
+    /// An engine dies.
+    Dies(usize),
+    /// It is back, with nothing in its cache.
+    Returns(usize),
 }
 
 /// The events to come.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::gateway::MirrorKind;
 use crate::request::Request;
-use crate::workload::{AgentSessions, CustomerGroups, DocumentCallers};
+use crate::workload::{AgentSessions, CustomerGroups, DocumentCallers, SteadyDocuments};
 use domain::BlockKey;
 
 fn cluster(ranks: usize, blocks: u32, policy: RoutePolicy) -> ClusterConfig {
@@ -18,6 +18,7 @@ fn cluster(ranks: usize, blocks: u32, policy: RoutePolicy) -> ClusterConfig {
         policy,
         reference: ReferenceRule::default(),
         shown_content: false,
+        outages: Vec::new(),
         seed: 1,
     }
 }
@@ -192,4 +193,48 @@ fn a_wrong_capacity_is_corrected_by_what_engines_report() {
         assert!(wrong > right - 0.015, "{factor}: {wrong} {right}");
         assert!((believed - wrong).abs() < 0.01, "{factor}: {believed} {wrong}");
     }
+}
+
+#[test]
+fn hits_come_back_after_an_engine_was_away() {
+    let at = Moment::from_secs_f64;
+    let set = SteadyDocuments { seconds: 70.0, ..SteadyDocuments::default() }.generate(1);
+    let mut config = cluster(3, 600, RoutePolicy::Prefix);
+    config.engines.iter_mut().for_each(|engine| engine.itl_base_seconds = 0.005);
+    config.outages = vec![Outage { rank: 0, from: at(15.0), until: at(25.0) }];
+    let outcome = run_all(&config, &set);
+    let before = |seconds| outcome.records.partition_point(|record| record.sent < at(seconds));
+    assert!(outcome.block_hit_rate(before(5.0)..before(15.0)) > 0.995);
+    let away = before(15.0)..before(25.0);
+    assert!(outcome.block_hit_rate(away) < 0.95, "two caches have no room for all");
+    let after = before(55.0)..before(70.0);
+    assert!(outcome.block_hit_rate(after.clone()) > 0.995);
+    for record in &outcome.records[after] {
+        assert!(record.ttft_seconds().is_some_and(|seconds| seconds < 0.5), "{record:?}");
+    }
+}
+
+#[test]
+fn a_request_whose_engine_dies_before_its_answer_is_sent_again() {
+    let at = Moment::from_secs_f64;
+    let mut config = cluster(2, 600, RoutePolicy::RoundRobin);
+    config.front = Duration::from_millis(5);
+    config.outages = vec![Outage { rank: 0, from: at(1.1), until: at(2.0) }];
+    let requests = vec![
+        // Generates, computes, and is on its way when the engine dies.
+        request(0.5, 1, 10, 1_000),
+        request(0.6, 2, 10, 1_000),
+        request(1.05, 3, 200, 2),
+        request(1.06, 4, 10, 2),
+        request(1.098, 5, 10, 2),
+        request(3.0, 6, 10, 2),
+        request(3.1, 1, 10, 2),
+    ];
+    let outcome = run_all(&config, &set(requests));
+    let ranks: Vec<usize> = outcome.records.iter().map(|record| record.rank).collect();
+    assert_eq!(ranks, [0, 1, 1, 1, 1, 0, 1]);
+    let unfinished = |record: &&crate::outcome::Record| record.finished.is_none();
+    assert_eq!(outcome.records.iter().filter(unfinished).count(), 1, "the first was cut");
+    assert!(outcome.records[2].ttft_seconds().is_some_and(|seconds| seconds > 0.25));
+    assert_eq!(outcome.records[5].believed_blocks, 0);
 }

@@ -137,6 +137,16 @@ impl Mirror {
         }
     }
 
+    /// The rank's cache is empty.
+    pub(super) fn forget(&mut self, rank: usize) {
+        match self {
+            Self::FreeQueue { index, slots, .. } => {
+                index.purge_rank(slots[rank]);
+            }
+            Self::PlainLru { caches, .. } => caches[rank].clear(),
+        }
+    }
+
     /// Distinct blocks that the rank is believed to hold.
     pub(super) fn resident(&self, rank: usize) -> u32 {
         match self {
@@ -181,7 +191,7 @@ impl Mirror {
     }
 
     /// Leading blocks that a booked prompt will find when it starts after `before`, the last
-    /// booked first.
+    /// booked first; `None` for those that it would find now.
     pub(super) fn found_after<'a>(
         &self,
         held: &Held,
@@ -192,7 +202,7 @@ impl Mirror {
             Held::Nothing => None,
         };
         match (self, held) {
-            (Self::FreeQueue { index, .. }, Held::Booked(own, _)) => {
+            (Self::FreeQueue { index, .. }, Held::Booked(own, _)) if index.may_lose(own) => {
                 Some(index.found_after(own, before.filter_map(booking)))
             }
             _ => None,

@@ -91,6 +91,64 @@ impl DocumentCallers {
     }
 }
 
+/// Documents that are asked about at a steady rate, each prompt a document and a short question.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyDocuments {
+    /// Different documents, drawn uniformly.
+    pub documents: usize,
+    /// Blocks of each.
+    pub document_blocks: u32,
+    /// Tokens of the question that ends a prompt; no two are alike.
+    pub question_tokens: u32,
+    /// Tokens of an answer.
+    pub output_tokens: u32,
+    /// Requests a second.
+    pub rate: f64,
+    /// For so long.
+    pub seconds: f64,
+}
+
+impl Default for SteadyDocuments {
+    fn default() -> Self {
+        Self {
+            documents: 12,
+            document_blocks: 110,
+            question_tokens: 12,
+            output_tokens: 16,
+            rate: 200.0,
+            seconds: 120.0,
+        }
+    }
+}
+
+impl SteadyDocuments {
+    /// The requests of one seed: Poisson arrivals.
+    pub fn generate(&self, seed: u64) -> RequestSet {
+        let mut random = StdRng::seed_from_u64(seed);
+        let prompts: Vec<Arc<[BlockKey]>> = (0..self.documents as u64)
+            .map(|document| {
+                let mut chain = Chain::default();
+                chain.push(document, self.document_blocks);
+                chain.keys()
+            })
+            .collect();
+        let (mut at, mut requests) = (0.0, Vec::new());
+        loop {
+            at += -(1.0 - random.random::<f64>()).ln() / self.rate;
+            if at >= self.seconds {
+                break;
+            }
+            requests.push(Request {
+                start: Start::At(Moment::from_secs_f64(at)),
+                keys: prompts[random.random_range(0..self.documents)].clone(),
+                prompt_tokens: self.document_blocks * BLOCK_TOKENS + self.question_tokens,
+                output_tokens: self.output_tokens,
+            });
+        }
+        RequestSet { block_tokens: BLOCK_TOKENS, requests, callers: 0 }
+    }
+}
+
 /// A software service whose customers each have a long system prompt of their own, asked by a few
 /// users each. The parameters are those of llm-d's capacity benchmark; so is the ladder of rates:
 /// a warm-up, then 3 to 60 requests a second.

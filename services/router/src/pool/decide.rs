@@ -89,11 +89,9 @@ impl State {
         let prospect = &self.prospect(selection.ranked[0].index, asked);
         let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect));
         let fits = has_room(&self.mirrors, blocks.as_ref());
-        let (parts, room_seconds) = self.forecast(prospect, selection, fits, now);
-        let cached_tokens = match blocks.as_ref().filter(|_| room_seconds > 0.0) {
-            Some(blocks) => self.cached_after_wait(blocks, prospect, asked),
-            None => prospect.cached_tokens,
-        };
+        let found = self.found_after_wait(blocks.as_ref(), prospect, asked, fits);
+        let parts = self.forecast(prospect, selection, &found, fits, now);
+        let cached_tokens = found.cached_tokens;
         let forecast = Forecast {
             cached_tokens,
             ttft_seconds: parts.ttft_seconds(),
@@ -110,7 +108,7 @@ impl State {
         let rank = &mut self.ranks[prospect.at];
         rank.last_chosen = self.turn;
         let network = rank.seen.network.as_secs_f64();
-        let work = rank.load.work(&rank.fit, prospect.found(), network, now);
+        let work = rank.load.work(&rank.fit, found, network, now);
         rank.load.book(id, work, route.stream, now);
         rank.show_in_flight();
         let trial = rank.breaker.dispatched();
@@ -123,7 +121,7 @@ impl State {
             size: Size {
                 tokens: route.prompt.as_ref().map_or(0, |p| p.tokens),
                 text_bytes: forecast.text_bytes,
-                uncached_tokens: prospect.uncached_tokens,
+                uncached_tokens: found.uncached_tokens,
             },
             stream: route.stream,
             trial,
@@ -138,39 +136,58 @@ impl State {
     }
 
     /// The winner's score, with the wait for room in its cache if it does not fit (`fits`) now,
-    /// and that wait in seconds. The choice goes without it: a prompt that flees from a full cache takes its prefix with
-    /// it, and fills the next one.
+    /// and with the prefill of what it will not find then. The choice goes without both: a prompt
+    /// that flees from a full cache takes its prefix with it, and fills the next one.
     fn forecast(
         &self,
         prospect: &Prospect,
         selection: &Selection,
+        found: &scheduling::Prompt,
         fits: bool,
         now: Moment,
-    ) -> (ScoreParts, f64) {
+    ) -> ScoreParts {
         let mut parts = selection.ranked[0].parts;
-        let load = &self.ranks[prospect.at].load;
-        let room = load.room_delay_seconds(prospect.prompt_blocks(), fits, now);
+        let rank = &self.ranks[prospect.at];
+        let room = rank.load.room_delay_seconds(prospect.prompt_blocks(), fits, now);
         parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
-        (parts, room)
+        let fit = rank.fit.coefficients();
+        let prefill = |found: &scheduling::Prompt| {
+            fit.token_seconds(found.uncached_tokens, found.cached_tokens)
+        };
+        parts.prefill_seconds += (prefill(found) - prefill(&prospect.found())).max(0.0);
+        parts
     }
 
-    /// Tokens that a prompt which has to wait for room will find cached: what the winner holds
-    /// now, less what will have been evicted for the bookings before it.
-    fn cached_after_wait(
+    /// What a booked prompt will find when its turn comes: what the winner holds now, less what
+    /// will have been evicted for the bookings before it.
+    fn found_after_wait(
         &self,
-        blocks: &BookedBlocks,
+        blocks: Option<&BookedBlocks>,
         prospect: &Prospect,
         asked: &Asked<'_>,
-    ) -> u32 {
+        fits: bool,
+    ) -> scheduling::Prompt {
+        let now = prospect.found();
         let rank = &self.ranks[prospect.at];
-        let Some(prompt) = asked.prompt else { return 0 };
+        let (Some(blocks), Some(prompt)) = (blocks, asked.prompt) else { return now };
         let mirror = &self.mirrors[blocks.mirror];
+        let waits = rank.load.booked_seconds(asked.now) > 0.0
+            || rank.load.room_delay_seconds(prospect.prompt_blocks(), fits, asked.now) > 0.0;
+        if !waits || now.cached_tokens == 0 || !mirror.index.may_lose(&blocks.booking) {
+            return now;
+        }
         let of_lease = |id| self.leases.get(&id).and_then(|lease| lease.blocks.as_ref());
         let before = rank.load.youngest_first().filter_map(of_lease);
         let before = before.filter(|other| other.mirror == blocks.mirror).map(|b| &b.booking);
         let found = mirror.index.found_after(&blocks.booking, before);
         let engine_block = rank.profile.tokens.map_or(1, |tokens| tokens.engine_block);
-        prospect.cached_tokens.min(cached_tokens(mirror.unit, prompt, found, engine_block))
+        let then = cached_tokens(mirror.unit, prompt, found, engine_block).min(now.cached_tokens);
+        let lost = now.cached_tokens - then;
+        scheduling::Prompt {
+            cached_tokens: then,
+            uncached_tokens: now.uncached_tokens + lost,
+            ..now
+        }
     }
 
     /// Tokens that a prediction of cached tokens may be off by: one block.

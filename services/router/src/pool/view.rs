@@ -1,13 +1,18 @@
 //! The ranks as operators see them.
 
-use domain::Moment;
+use domain::{BackendId, BackendState, Moment};
 use serde_json::{Value, json};
 
 use super::State;
 
 impl State {
-    /// `role` is what this router is to the pool.
-    pub(super) fn view(&self, role: &str, now: Moment) -> Vec<Value> {
+    /// `role` is what this router is to the pool, `state_of` what it sees of backends.
+    pub(super) fn view(
+        &self,
+        role: &str,
+        state_of: &dyn Fn(&BackendId) -> Option<BackendState>,
+        now: Moment,
+    ) -> Vec<Value> {
         self.ranks
             .iter()
             .map(|rank| {
@@ -40,7 +45,7 @@ impl State {
                     "incarnation": rank.id.incarnation,
                     "url": &*rank.seen.url,
                     "engine": rank.seen.engine,
-                    "state": rank.seen.state,
+                    "state": state_of(&rank.id.backend).unwrap_or(rank.seen.state),
                     "breaker": rank.breaker.gate(now).as_str(),
                     "evidence": rank.level,
                     "in_flight": rank.load.in_flight(),

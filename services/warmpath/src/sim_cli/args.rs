@@ -40,7 +40,7 @@ pub struct Args {
     /// Callers that each wait for their answer (seed-a40)
     #[arg(long, value_delimiter = ',')]
     pub(super) concurrency: Vec<usize>,
-    /// Different documents (seed-uniform, seed-skewed, seed-a40)
+    /// Different documents (seed-uniform, seed-skewed, seed-a40, outage)
     #[arg(long, value_delimiter = ',')]
     pub(super) documents: Vec<usize>,
     /// Prompt tokens offered over what all engines could prefill if nothing were cached (traces)
@@ -138,6 +138,9 @@ pub(super) enum Workload {
     HotPrefix,
     /// A trace on engines of speeds 1 : 2 : 4
     MixedGpus,
+    /// 12 documents, 200 requests a second on three engines, one of which is away for 10 seconds;
+    /// figures are of what is sent from 10 seconds after its return on
+    Outage,
 }
 
 impl Workload {

@@ -9,6 +9,7 @@ use anyhow::ensure;
 use serde_json::json;
 use sim::gateway::policy::RoutePolicy;
 use sim::partition::best_partition;
+use sim::request::RequestSet;
 
 use super::args::{Args, Policies, STATIC_PARTITION};
 use super::row::{Label, Row, Scope};
@@ -122,7 +123,7 @@ fn run_unit(
             seed: unit.seed,
             params: params.clone(),
         };
-        rows.push(Row::new(label, &outcome, &scope(args, unit.point)));
+        rows.push(Row::new(label, &outcome, &scope(args, unit.point, Some(&set))));
         progress.finished(unit, policy.as_str());
     }
     Ok(rows)
@@ -153,12 +154,12 @@ fn windowed_row(
         params,
     };
     progress.finished(unit, name);
-    Row::new(label, &outcome, &scope(args, unit.point))
+    Row::new(label, &outcome, &scope(args, unit.point, None))
 }
 
-fn scope(args: &Args, point: &Point) -> Scope {
+fn scope(args: &Args, point: &Point, set: Option<&RequestSet>) -> Scope {
     Scope {
-        from_request: point.skipped_requests(args),
+        from_request: point.skipped_requests(args, set),
         latency_from_seconds: point.latency_from_seconds(),
         has_clock: !point.is_windowed(),
         slo_ttft_ms: args.slo_ttft_ms,

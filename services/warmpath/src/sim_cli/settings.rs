@@ -7,16 +7,18 @@ mod params;
 use std::time::Duration;
 
 use anyhow::bail;
+use domain::Moment;
 use scheduling::Coefficients;
 use sim::EngineConfig;
-use sim::cluster::ClusterConfig;
+use sim::cluster::{ClusterConfig, Outage};
 use sim::gateway::policy::{ReferenceRule, RoutePolicy};
 use sim::gateway::{GatewayConfig, MirrorKind};
-use sim::request::{RequestSet, Start};
+use sim::request::{Request, RequestSet, Start};
 use sim::trace::Replay;
 use sim::windowed::Windowed;
 use sim::workload::{
-    AgentSessions, CustomerGroups, DocumentCallers, Draw, LADDER_WARM_UP_SECONDS, reference_draws,
+    AgentSessions, CustomerGroups, DocumentCallers, Draw, LADDER_WARM_UP_SECONDS, SteadyDocuments,
+    reference_draws,
 };
 
 use super::args::{Args, Switch, Workload};
@@ -32,6 +34,11 @@ const A40_DECODE_SECONDS: f64 = 0.25;
 const A40_TEXT_BLOCKS: f64 = 187.0;
 /// The reference's belief in that run, in its own blocks.
 const A40_REFERENCE_BELIEF: f64 = 12_000.0;
+
+/// When the first engine of `outage` dies, and when it is back.
+const OUTAGE_SECONDS: [f64; 2] = [40.0, 50.0];
+/// When hits and latencies of it are back where they were.
+const OUTAGE_OVER_SECONDS: f64 = OUTAGE_SECONDS[1] + 10.0;
 
 /// A point.
 #[derive(Clone, Debug)]
@@ -110,8 +117,16 @@ impl Point {
     }
 
     /// Requests at the beginning that are not measured.
-    pub(super) fn skipped_requests(&self, args: &Args) -> usize {
-        let warm_up = if self.kind == Some(Workload::SeedA40) { A40_WARM_UP } else { 0 };
+    pub(super) fn skipped_requests(&self, args: &Args, set: Option<&RequestSet>) -> usize {
+        let is_early = |request: &Request| match request.start {
+            Start::At(at) => at.as_secs_f64() < OUTAGE_OVER_SECONDS,
+            Start::After { .. } | Start::WhenFree => false,
+        };
+        let warm_up = match (self.kind, set) {
+            (Some(Workload::SeedA40), _) => A40_WARM_UP,
+            (Some(Workload::Outage), Some(set)) => set.requests.partition_point(is_early),
+            _ => 0,
+        };
         args.skip_requests.unwrap_or(warm_up)
     }
 
@@ -171,6 +186,10 @@ impl Point {
                 CustomerGroups { hot_share: Some(0.6), ..Default::default() }.generate(seed)
             }
             (Some(Workload::AgentLoops), _) => AgentSessions::default().generate(seed),
+            (Some(Workload::Outage), _) => {
+                let documents = self.documents;
+                SteadyDocuments { documents, ..SteadyDocuments::default() }.generate(seed)
+            }
             _ => CustomerGroups::default().generate(seed),
         };
         set.requests.truncate(limit);
@@ -235,8 +254,17 @@ impl Point {
             policy,
             reference: self.reference(),
             shown_content: args.shown_content,
+            outages: self.outages(),
             seed,
         }
+    }
+
+    fn outages(&self) -> Vec<Outage> {
+        if self.kind != Some(Workload::Outage) {
+            return Vec::new();
+        }
+        let [from, until] = OUTAGE_SECONDS.map(Moment::from_secs_f64);
+        vec![Outage { rank: 0, from, until }]
     }
 
     /// So many that decoding takes as long as in the published run, at any inter-token latency.

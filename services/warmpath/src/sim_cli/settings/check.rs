@@ -6,15 +6,16 @@ use crate::sim_cli::args::{Args, Workload};
 
 /// Flags that mean nothing for a workload are a mistake.
 pub(super) fn check(args: &Args) -> anyhow::Result<()> {
-    use Workload::{MixedGpus, SeedA40};
+    use Workload::{MixedGpus, Outage, SeedA40};
     let kind = args.workload;
     let windowed = kind.is_some_and(Workload::is_windowed);
+    let has_documents = windowed || matches!(kind, Some(SeedA40 | Outage));
     let replays = matches!(kind, None | Some(MixedGpus));
     let rules = [
         ("--window", !args.window.is_empty(), windowed),
         ("--evict", args.evict.is_some(), windowed),
         ("--concurrency", !args.concurrency.is_empty(), kind == Some(SeedA40)),
-        ("--documents", !args.documents.is_empty(), windowed || kind == Some(SeedA40)),
+        ("--documents", !args.documents.is_empty(), has_documents),
         ("--rho", !args.rho.is_empty(), replays && args.prefill_rate.is_none()),
         ("--slice", args.slice.is_some(), replays),
         ("--mode", args.mode.is_some(), replays),
@@ -32,6 +33,8 @@ pub(super) fn check(args: &Args) -> anyhow::Result<()> {
         ensure!(!given || fits, "{flag} does not go with this workload");
     }
     ensure!(!replays || args.trace.is_some(), "this workload needs --trace");
+    let is_alone = kind == Some(Outage) && args.nodes == Some(1);
+    ensure!(!is_alone, "--nodes must be at least 2, as one of them is away for a while");
     let positive = |value: f64| value.is_finite() && value > 0.0;
     ensure!(positive(args.believed_capacity), "--believed-capacity must be above 0");
     ensure!(args.rho.iter().chain(&args.speeds).all(|v| positive(*v)), "values must be above 0");

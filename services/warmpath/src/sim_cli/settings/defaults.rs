@@ -44,6 +44,8 @@ impl Defaults {
                 Self { front_ms: 60.0, itl_base_ms: 5.0, ..fixed(2, 8_000, 30, 28_000.0) }
             }
             Some(Workload::B2bSaas | Workload::HotPrefix) => fixed(8, 19_208, 0, 20_480.0),
+            // The engine doubles of the runs with processes apart.
+            Some(Workload::Outage) => Self { itl_base_ms: 5.0, ..fixed(3, 600, 12, 16_000.0) },
             // Room for all sessions on each engine, as published: only where turns go matters.
             Some(Workload::AgentLoops) => fixed(3, 3_000, 0, 20_000.0),
         }

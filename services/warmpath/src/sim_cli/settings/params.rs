@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use sim::request::RequestSet;
 use sim::trace::Mode;
 
-use super::{Point, replay, selection};
+use super::{OUTAGE_SECONDS, Point, replay, selection};
 use crate::sim_cli::args::{Args, Switch, Workload};
 
 impl Point {
@@ -19,7 +19,7 @@ impl Point {
         put("blocks", json!(self.blocks));
         put("believed_capacity", json!(args.believed_capacity));
         put("eviction_weight", json!(selection(args).eviction_weight));
-        put("skip_requests", json!(self.skipped_requests(args)));
+        put("skip_requests", json!(self.skipped_requests(args, set)));
         if self.is_windowed() {
             let run = self.windowed(args, 0);
             put("documents", json!(self.documents));
@@ -29,6 +29,10 @@ impl Point {
         if self.kind == Some(Workload::SeedA40) {
             put("documents", json!(self.documents));
             put("concurrency", json!(self.concurrency));
+        }
+        if self.kind == Some(Workload::Outage) {
+            put("documents", json!(self.documents));
+            put("away_seconds", json!(OUTAGE_SECONDS));
         }
         let Some(set) = set else { return params };
         if matches!(self.kind, None | Some(Workload::MixedGpus)) {
