@@ -45,6 +45,17 @@ impl KvIndex {
         })
     }
 
+    /// How often the longest matched prefix of the prompt was asked for lately; 0 if none is. The
+    /// index must not have changed since the match.
+    pub fn asks_of(&self, matches: &Matches) -> f64 {
+        if matches.version() != self.version {
+            return 0.0;
+        }
+        let held = |id| self.count_holders(self.tree.node(id)).0 > 0;
+        let last = matches.path().rev().find(|(id, _)| held(*id));
+        last.map_or(0.0, |(id, _)| f64::from(self.tree.node(id).asks.lately(self.clock)))
+    }
+
     /// Ranks that have or were booked some of the node, and those that have.
     fn count_holders(&self, node: &Node) -> (u32, u32) {
         if !self.sweep.is_pending() {

@@ -5,7 +5,7 @@
 //! what the requests before it use, the last one first, up to as many different blocks as the
 //! cache holds; and then, if there is room left, what was freed last.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use crate::booking::Booking;
 use crate::index::KvIndex;
@@ -50,36 +50,45 @@ impl KvIndex {
         let rank = &self.ranks[slot as usize];
         // Those that run then are half way through their answers, on average.
         let answer = (rank.answer_blocks / 2.0) as u64;
-        let mut kept = Kept { nodes: HashSet::new(), room: rank.capacity };
+        let mut kept = Kept { nodes: HashMap::new(), room: rank.capacity };
+        let mut fresh = Vec::new();
         for other in before {
-            kept.take(u64::from(other.extra()) + answer.max(u64::from(other.generated())));
-            for id in self.path_up(other.tail()) {
-                if kept.nodes.contains(&id) {
-                    break;
-                }
-                kept.add(id, self.tree.node(id).label.len() as u64);
+            let is_new = |id: &NodeId| !kept.nodes.contains_key(id);
+            fresh.clear();
+            fresh.extend(self.path_up(other.tail()).take_while(is_new));
+            // Of a prompt the end goes first.
+            for id in fresh.iter().rev() {
+                kept.add(*id, self.tree.node(*id).label.len() as u64);
             }
-            if kept.room == 0 || kept.nodes.contains(&booking.tail()) {
+            kept.take(u64::from(other.extra()) + answer.max(u64::from(other.generated())));
+            if kept.room == 0 || kept.nodes.contains_key(&booking.tail()) {
                 break;
             }
         }
         let own: Vec<NodeId> = self.path_up(booking.tail()).collect();
         self.keep_freed(slot, &own, &mut kept);
-        let from_root = own.iter().rev().take_while(|id| kept.nodes.contains(id));
-        from_root.map(|id| self.tree.node(*id).label.len() as u32).sum()
+        let mut found = 0;
+        for id in own.iter().rev() {
+            let blocks = kept.nodes.get(id).copied().unwrap_or(0);
+            found += blocks;
+            if (blocks as usize) < self.tree.node(*id).label.len() {
+                break;
+            }
+        }
+        found
     }
 
     /// What was freed last is kept, as far as there is room; asked of the prompt's `own` nodes.
     fn keep_freed(&self, slot: u32, own: &[NodeId], kept: &mut Kept) {
         let is_queued =
             |id: &NodeId| self.tree.node(*id).holder(slot).is_some_and(Holder::is_queued);
-        let sought = |id: &&NodeId| !kept.nodes.contains(id) && is_queued(id);
+        let sought = |id: &&NodeId| !kept.nodes.contains_key(id) && is_queued(id);
         let mut sought = own.iter().filter(sought).count();
         let mut place = self.ranks[slot as usize].tail;
         while sought > 0 && kept.room > 0 && place != Place::NONE {
             let (blocks, _, _) = self.run_at(slot, place);
             match place.target() {
-                Target::Node(id) if !kept.nodes.contains(&id) => {
+                Target::Node(id) if !kept.nodes.contains_key(&id) => {
                     kept.add(id, blocks);
                     sought -= usize::from(own.contains(&id));
                 }
@@ -99,7 +108,8 @@ impl KvIndex {
 
 /// What a cache will hold.
 struct Kept {
-    nodes: HashSet<NodeId>,
+    /// Leading blocks of each node's label.
+    nodes: HashMap<NodeId, u32>,
     /// Blocks that may still be added.
     room: u64,
 }
@@ -109,8 +119,12 @@ impl Kept {
         self.room = self.room.saturating_sub(blocks);
     }
 
+    /// Adds as many of the leading blocks as there is room for.
     fn add(&mut self, node: NodeId, blocks: u64) {
-        self.nodes.insert(node);
-        self.take(blocks);
+        let blocks = blocks.min(self.room);
+        if blocks > 0 {
+            self.nodes.insert(node, blocks as u32);
+            self.take(blocks);
+        }
     }
 }

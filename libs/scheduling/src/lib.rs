@@ -7,13 +7,14 @@
 //!
 //! - [`PrefillFit`] learns how long a rank's prefill takes.
 //! - [`LoadBook`] knows how many seconds of prefill stand before a rank.
-//! - [`hot`] says when a prefix should have one more holder.
+//! - [`hot`] says when a prefix should have one more holder, [`copies`] what a further one costs.
 //! - [`select()`] ranks candidates from a snapshot of both. It has no side effects: booking the
 //!   winner is the caller's second, explicit step.
 //!
 //! Nothing here reads a clock: every `now` is an argument, so that a service and a simulation
 //! in virtual time run the same code.
 
+pub mod copies;
 pub mod fit;
 pub mod hot;
 pub mod load;

@@ -131,7 +131,8 @@ pub struct CandidateView<'a> {
     /// Round trip to it.
     pub network_seconds: f64,
     /// Cached tokens that would be evicted for this prompt, each counted as often as it was asked
-    /// for lately: about what will have to be computed again.
+    /// for lately: about what will have to be computed again. Where this is a further copy of the
+    /// prefix, with its share of what that keeps out: see [`copies`](crate::copies).
     pub evicted_ask_tokens: f64,
     /// Prefill booked on it by us and not finished.
     pub booked_seconds: f64,

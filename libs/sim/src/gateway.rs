@@ -20,7 +20,7 @@ use domain::{BlockKey, LeaseId, LoadSample, Moment, ScoreParts};
 use kv_index::feedback::Heard;
 use scheduling::{
     CandidateView, Coefficients, Due, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank,
-    score,
+    copies, score,
 };
 
 use measure::Measure;
@@ -149,8 +149,10 @@ impl Gateway {
         self.advance(now);
         self.mirror.match_prompt(prompt.keys, truth, &mut self.matched);
         let hot = self.mirror.hot_blocks();
-        let prospects: Vec<Prospect> =
-            (0..self.ranks.len()).map(|rank| self.prospect(rank, prompt, hot, now)).collect();
+        let keeper = self.keeper(prompt);
+        let prospects: Vec<Prospect> = (0..self.ranks.len())
+            .map(|rank| self.prospect(rank, prompt, (hot, keeper), now))
+            .collect();
         let (rank, mut parts) = self.choose(prompt, &prospects, chooser, now);
         let prospect = prospects[rank];
         let (room, found) = self.book(rank, prompt, prospect, now);
@@ -168,11 +170,32 @@ impl Gateway {
         }
     }
 
-    fn prospect(&mut self, rank: usize, prompt: Prompt<'_>, hot: u32, now: Moment) -> Prospect {
+    /// The longest match and the rank that keeps it.
+    fn keeper(&self, prompt: Prompt<'_>) -> Option<(u32, usize)> {
+        let here = || (0..self.ranks.len()).filter(|rank| !self.ranks[*rank].is_away);
+        let longest = here().map(|rank| self.matched[rank]).max()?;
+        let last = longest.checked_sub(1)? as usize;
+        let holders = here().filter(|rank| self.matched[*rank] == longest);
+        let prefix = prompt.keys[last.min(prompt.keys.len() - 1)];
+        let keeper = copies::keeper(prefix.0, holders.map(|rank| (rank, rank as u64)))?;
+        Some((longest, keeper))
+    }
+
+    fn prospect(
+        &mut self,
+        rank: usize,
+        prompt: Prompt<'_>,
+        (hot, keeper): (u32, Option<(u32, usize)>),
+        now: Moment,
+    ) -> Prospect {
         let block = self.config.block_tokens;
-        let load = &self.ranks[rank].load;
         let matched_blocks = self.matched[rank];
         let new_blocks = (prompt.keys.len() as u32).saturating_sub(matched_blocks);
+        let mut evicted_asks = self.mirror.asks_evicted_by(rank, new_blocks);
+        if keeper.is_some_and(|(longest, keeper)| matched_blocks == longest && rank != keeper) {
+            evicted_asks += self.mirror.kept_out(rank, matched_blocks);
+        }
+        let load = &self.ranks[rank].load;
         // An engine computes at least the last token itself.
         let most = prompt.tokens.saturating_sub(1) / block * block;
         let cached_tokens = matched_blocks.saturating_mul(block).min(most);
@@ -181,7 +204,7 @@ impl Gateway {
             cached_tokens,
             uncached_tokens: prompt.tokens - cached_tokens,
             hot_tokens: if matched_blocks >= hot { (hot * block).min(cached_tokens) } else { 0 },
-            evicted_ask_tokens: self.mirror.asks_evicted_by(rank, new_blocks) * f64::from(block),
+            evicted_ask_tokens: evicted_asks * f64::from(block),
             queue_delay_seconds: load.queue_delay_seconds(now),
         }
     }
@@ -199,7 +222,8 @@ impl Gateway {
         let view = |rank: &usize| self.ranks[*rank].view(&prospects[*rank], now);
         let views: Vec<CandidateView<'_>> = here.iter().map(view).collect();
         let resident = |place: usize| self.mirror.resident(here[place]);
-        let snapshot = Snapshot { keys: prompt.keys, views: &views, resident: &resident };
+        let snapshot =
+            Snapshot { keys: prompt.keys, ranks: &here, views: &views, resident: &resident };
         let place = chooser.choose(&self.config.selection, &snapshot);
         let parts = score(&self.config.selection, &views[place], arrivals_per_rank(&views));
         (here[place], parts)

@@ -67,6 +67,15 @@ impl PlainLru {
             .take(self.evicted_by(prompt) as usize)
     }
 
+    /// The blocks that would go if so many new ones came.
+    pub fn front(&self, new_blocks: u32) -> impl Iterator<Item = u32> + '_ {
+        let newer = |block: &u32| self.links.get(*block as usize).map(|links| links.newer);
+        let gone = (self.resident + new_blocks).saturating_sub(self.capacity);
+        std::iter::successors(Some(self.oldest), newer)
+            .take_while(|block| *block != NONE)
+            .take(gone as usize)
+    }
+
     /// Blocks that are here.
     pub fn resident(&self) -> u32 {
         self.resident

@@ -9,7 +9,7 @@
 //!   what a choice reads of each
 //! - [`reconcile`]: ranks come, change and go with the fleet
 //! - [`prospect`]: what every rank would do with a prompt
-//! - [`choice`]: which of them it is
+//! - [`choice`]: which of them it is; [`keeper`]: and where several hold the same
 //! - [`decide`]: a Route becomes a booked choice
 //! - [`report`]: what became of it
 //! - [`remote`]: leases that edges in other processes hold
@@ -25,6 +25,7 @@ mod copy;
 mod decide;
 mod feedback;
 mod held;
+mod keeper;
 mod lease;
 mod measure;
 mod passing;
@@ -60,7 +61,6 @@ use held::Held;
 pub(crate) use held::{Outbox, Outgoing, Peers};
 pub(crate) use lease::pool_of;
 use lease::{Lease, lease_id};
-use measure::Measure;
 use passing::{has_room, start};
 use prospect::Introduced;
 use rank::RankKey;
@@ -339,15 +339,6 @@ impl Mirror {
     #[inline]
     fn held(&self, slot: Slot) -> u32 {
         self.held.get(slot.number()).copied().unwrap_or(0)
-    }
-
-    /// Cached tokens that a prompt would evict of whose blocks the rank has `matched`, each as
-    /// often as it was asked for lately. Its last block, if it is not full, is not counted: it
-    /// stays nowhere, and takes the place of something wherever it goes.
-    #[inline]
-    fn evicted_ask_tokens(&mut self, slot: Slot, measure: &Measure, matched: u32) -> f64 {
-        let new_blocks = measure.full_blocks().saturating_sub(matched);
-        self.index.asks_evicted_by(slot, new_blocks) * measure.block_tokens()
     }
 
     /// The engine of `rank` tells its size, at first or anew.

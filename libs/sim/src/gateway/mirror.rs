@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use domain::BlockKey;
 use kv_index::feedback::{Ended, Feedback, Heard, Sample, Told};
 use kv_index::{AnswerShare, AskClock, Asks, Booking, KvIndex, Matches, Slot};
+use scheduling::copies;
 use scheduling::hot::least_load;
 
 use crate::lru::{Evict, PlainLru};
@@ -133,6 +134,22 @@ impl Mirror {
             Self::FreeQueue { index, slots, .. } => index.asks_evicted_by(slots[rank], new_blocks),
             Self::PlainLru { caches, prompt, demand, .. } => {
                 caches[rank].victims(prompt).map(|block| demand.lately(block)).sum()
+            }
+        }
+    }
+
+    /// The share of what the rank's copy of the prompt last matched keeps out, in blocks by their
+    /// asks, if another rank holds the same `matched` leading blocks.
+    pub(super) fn kept_out(&mut self, rank: usize, matched: u32) -> f64 {
+        match self {
+            Self::FreeQueue { index, slots, matches, .. } => {
+                let asks = index.asks_of(matches);
+                copies::price(index.asks_evicted_by(slots[rank], matched), asks)
+            }
+            Self::PlainLru { caches, prompt, demand, .. } => {
+                let asks = demand.lately(prompt[matched as usize - 1]);
+                let front = caches[rank].front(matched).map(|block| demand.lately(block));
+                copies::price(front.sum(), asks)
             }
         }
     }

@@ -154,9 +154,11 @@ impl ReferenceRule {
 pub struct Snapshot<'a> {
     /// Keys of the prompt's full blocks.
     pub keys: &'a [BlockKey],
-    /// The ranks.
+    /// The ranks that are there, by their numbers.
+    pub ranks: &'a [usize],
+    /// What is known of each of them; places below are places in this list.
     pub views: &'a [CandidateView<'a>],
-    /// Blocks that a rank is believed to hold.
+    /// Blocks that a rank is believed to hold, by its place.
     pub resident: &'a dyn Fn(usize) -> u32,
 }
 
@@ -235,8 +237,11 @@ impl Chooser {
             return self.random.random_range(0..snapshot.views.len());
         };
         let point = chained(0, key.0);
-        let place = self.ring.partition_point(|(at, _)| *at < point);
-        self.ring[place % self.ring.len()].1
+        let first = self.ring.partition_point(|(at, _)| *at < point);
+        // Those that are away are passed over.
+        let mut around = self.ring[first..].iter().chain(&self.ring[..first]);
+        let place = |rank: usize| snapshot.ranks.iter().position(|there| *there == rank);
+        around.find_map(|(_, rank)| place(*rank)).unwrap_or(0)
     }
 
     fn reference(&mut self, snapshot: &Snapshot<'_>) -> usize {
@@ -244,9 +249,9 @@ impl Chooser {
         if let Some((_, known)) = &mut self.own_belief {
             known.of(snapshot.keys, &mut numbers);
         }
-        let matched = |rank: usize| match &self.own_belief {
-            Some((caches, _)) => caches[rank].matched(&numbers),
-            None => snapshot.views[rank].matched_blocks,
+        let matched = |place: usize| match &self.own_belief {
+            Some((caches, _)) => caches[snapshot.ranks[place]].matched(&numbers),
+            None => snapshot.views[place].matched_blocks,
         };
         let rule = self.rule;
         let cost = |(rank, view): (usize, &CandidateView<'_>)| {
@@ -271,7 +276,7 @@ impl Chooser {
             equal[(self.rotation - 1) % equal.len()]
         };
         if let Some((caches, _)) = &mut self.own_belief {
-            caches[chosen].access(&numbers);
+            caches[snapshot.ranks[chosen]].access(&numbers);
         }
         chosen
     }

@@ -161,7 +161,8 @@ fn choose(policy: RoutePolicy, held: &[(u32, u32)]) -> usize {
         .collect();
     let keys = keys(1, 8);
     let resident = |rank: usize| held[rank].0 * 10;
-    let snapshot = Snapshot { keys: &keys, views: &views, resident: &resident };
+    let ranks: Vec<usize> = (0..views.len()).collect();
+    let snapshot = Snapshot { keys: &keys, ranks: &ranks, views: &views, resident: &resident };
     chooser(policy, held.len()).choose(&scheduling::Config::default(), &snapshot)
 }
 
@@ -206,7 +207,8 @@ fn a_hash_goes_by_the_blocks_that_it_is_told() {
     let (mut first, mut second) = (std::collections::HashSet::new(), [0; 8]);
     for document in 0..2_000 {
         let keys = [BlockKey(77), BlockKey(document)];
-        let snapshot = Snapshot { keys: &keys, views: &views, resident: &|_| 0 };
+        let ranks: Vec<usize> = (0..views.len()).collect();
+        let snapshot = Snapshot { keys: &keys, ranks: &ranks, views: &views, resident: &|_| 0 };
         first.insert(by_first.choose(&scheduling::Config::default(), &snapshot));
         second[by_second.choose(&scheduling::Config::default(), &snapshot)] += 1;
     }

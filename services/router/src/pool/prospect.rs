@@ -1,9 +1,11 @@
 //! What every rank would do with a prompt.
 
-use domain::{BlockUnit, EvidenceLevel, KeyList, Moment, Prompt};
+use domain::{BlockKey, BlockUnit, EvidenceLevel, KeyList, Moment, Prompt};
 use kv_index::Slot;
+use scheduling::copies;
 use scheduling::hot::least_load;
 
+use super::keeper::Copies;
 use super::measure::{Measure, cached_tokens};
 use super::ranks::{Home, Ranks};
 use super::{Mirror, State};
@@ -47,7 +49,7 @@ pub(super) struct Found {
     /// See [`CandidateView::hot_tokens`](scheduling::CandidateView::hot_tokens).
     pub(super) hot_tokens: u32,
     /// Where that was looked up: by which reading, and in which slot of its index.
-    cache: Option<(u32, Slot)>,
+    pub(super) cache: Option<(u32, Slot)>,
 }
 
 /// A prompt as the ranks' caches are asked for it.
@@ -101,13 +103,38 @@ impl<'a> Asked<'a> {
         found
     }
 
-    /// Cached tokens that the prompt would evict where so much of it was found: see
-    /// [`CandidateView::evicted_ask_tokens`](scheduling::CandidateView::evicted_ask_tokens).
+    /// Cached tokens that the prompt would evict at a place, with what a further copy keeps out:
+    /// see [`CandidateView::evicted_ask_tokens`](scheduling::CandidateView::evicted_ask_tokens).
     #[inline]
-    pub(super) fn evicted_ask_tokens(&self, mirrors: &mut [Mirror], found: &Found) -> f64 {
+    pub(super) fn evicted_ask_tokens(
+        &self,
+        mirrors: &mut [Mirror],
+        (place, found): (usize, &Found),
+        copies: Option<&Copies>,
+    ) -> f64 {
         let Some((number, slot)) = found.cache else { return 0.0 };
         let Reading { mirror, measure, .. } = &self.readings[number as usize];
-        mirrors[*mirror].evicted_ask_tokens(slot, measure, found.matched_blocks)
+        let mirror = &mut mirrors[*mirror];
+        let new_blocks = measure.full_blocks().saturating_sub(found.matched_blocks);
+        let mut asks = mirror.index.asks_evicted_by(slot, new_blocks);
+        if let Some((blocks, of_prefix)) = copies.and_then(|copies| copies.further(place, found)) {
+            asks += copies::price(mirror.index.asks_evicted_by(slot, blocks), of_prefix);
+        }
+        asks * measure.block_tokens()
+    }
+
+    /// The key that names the prompt's leading blocks, as a reading has them.
+    pub(super) fn key_at(&self, reading: u32, blocks: u32) -> Option<BlockKey> {
+        let list = self.readings[reading as usize].list?;
+        let keys = &self.prompt?.keys[list].keys;
+        // Matches may go on with an answer.
+        let last = (blocks.checked_sub(1)? as usize).min(keys.len().checked_sub(1)?);
+        Some(keys[last])
+    }
+
+    /// The index that a reading is looked up in.
+    pub(super) fn mirror_of<'m>(&self, mirrors: &'m [Mirror], reading: u32) -> &'m Mirror {
+        &mirrors[self.readings[reading as usize].mirror]
     }
 }
 

@@ -9,6 +9,7 @@ use domain::{
 };
 use kv_index::Slot;
 use scheduling::{LoadBook, PrefillFit};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::change::Change;
 use super::profile::Profile;
@@ -23,6 +24,8 @@ pub(crate) struct RankKey(pub(crate) u64);
 pub(crate) struct Rank {
     pub(crate) key: RankKey,
     pub(crate) id: RankId,
+    /// Stands for its backend and number in hashes: the same in every router.
+    pub(crate) name: u64,
     /// The observation it was last reconciled with.
     pub(crate) seen: Arc<Backend>,
     pub(crate) profile: Profile,
@@ -68,8 +71,10 @@ impl Rank {
         let level = profile.level();
         metrics.evidence(level);
         metrics.breaker(Gate::Closed);
+        let name = xxh3_64_with_seed(id.backend.as_str().as_bytes(), u64::from(id.rank));
         Self {
             key,
+            name,
             id,
             seen,
             profile,
