@@ -40,6 +40,8 @@ def runs(traces):
         "b2b-shown": [*b2b, "--decode", "on", "--shown-content", "--policy", "prefix"],
         "agent-loops": ["--workload", "agent-loops", "--policy", "prefix,round-robin,least-load,reference", "--seeds", "5"],
         "hot-prefix": ["--workload", "hot-prefix", "--policy", "prefix,least-load,sglang-like,reference", "--seeds", "5"],
+        "outage": ["--workload", "outage", "--documents", "10,12",
+                   "--policy", "prefix,longest-prefix,consistent-hash-1,sglang-like", "--seeds", "5"],
         "mixed": [*mixed, "--policy", "prefix,least-load"],
         "mixed-told": [*mixed, "--told-speeds", "--policy", "prefix"],
     }
@@ -236,7 +238,26 @@ def hot_prefix(report, data):
                    f"{spread([row[field] for row in ours], '{:.1f}')} ms, hits {hits:.1f} % ({name} {best[name]:.1f} ms)", mine <= best[name])
 
 
-SECTIONS = [documents_sets, best_partition, two_gpus, traces_under_load, customers, beliefs, mixed_speeds, hot_prefix]
+def outage(report, data):
+    rows = data["outage"]
+    for documents in (10, 12):
+        ours = rows.of("prefix", documents=documents)
+        hits, times = percent(ours), [row["mean_ttft_ms"] for row in ours]
+        others = {
+            policy: (
+                mean(row["mean_ttft_ms"] for row in rows.of(policy, documents=documents)),
+                mean(percent(rows.of(policy, documents=documents))),
+            )
+            for policy in rows.policies() if policy != "prefix"
+        }
+        name = min(others, key=others.get)
+        seconds, found = others[name][0] / 1e3, others[name][1]
+        report.add(f"outage, {documents} documents, hits from 10 s after the return on", "≥ 99 % in each run",
+                   f"{spread(hits)} %, mean TTFT {spread(times, '{:.0f}')} ms ({name} {found:.1f} %, {seconds:.0f} s)",
+                   min(hits) >= 99.0)
+
+
+SECTIONS = [documents_sets, best_partition, two_gpus, traces_under_load, customers, beliefs, mixed_speeds, hot_prefix, outage]
 
 
 def main():

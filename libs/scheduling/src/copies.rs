@@ -6,11 +6,10 @@
 //! stay that a burst or an outage has left behind: requests go to and fro between them, each cache
 //! holds a little more than it has room for, and what it lacks is computed again and again.
 //!
-//! So one rank of those that hold a prefix, its [`keeper`], serves it for nothing. The others are
-//! charged their share of what the copy keeps out ([`price`]): as much as would be evicted for it
-//! now, spread over the requests that the prefix gets. A prefix that is asked for far more than
-//! what else there is pays next to nothing and is served by all of them; on a cache with empty or
-//! worthless blocks every copy is free.
+//! So one rank of those that hold a prefix, its [`keeper`], serves it for nothing. At another one a
+//! request pays for the copy if that keeps out what is asked for more often than itself
+//! ([`price`]). A prefix that is asked for more than what else there is has copies for nothing, and
+//! all of them serve it; so has every prefix on a cache with empty or worthless blocks.
 
 /// Of the ranks that hold a prefix the one that keeps it, by its number: always the same one of
 /// the same ranks, and another share of all prefixes for each of them (rendezvous hashing).
@@ -19,10 +18,25 @@ pub fn keeper(prefix: u64, ranks: impl Iterator<Item = (usize, u64)>) -> Option<
     ranks.max_by_key(|(_, name)| spread(prefix ^ spread(*name))).map(|(rank, _)| rank)
 }
 
-/// What one request at a further copy is charged: `kept_out` are the asks of the blocks that
-/// would be evicted to make room for the copy, `asks` how often its prefix was asked for lately.
-pub fn price(kept_out: f64, asks: f64) -> f64 {
-    kept_out / asks.max(1.0)
+/// A prefix that several ranks hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Copies {
+    /// Its blocks.
+    pub blocks: u32,
+    /// How often it was asked for lately.
+    pub asks: f64,
+    /// Ranks that hold it.
+    pub holders: u32,
+}
+
+/// What one request at a further copy is charged, in blocks by their asks: `kept_out` are the asks
+/// of the blocks that would be evicted to make room for the copy now. If that is more than the
+/// copy's share of its prefix's requests, its place is worth more to others, and each request for
+/// the prefix bears its part of that.
+pub fn price(kept_out: f64, copies: Copies) -> f64 {
+    let Copies { blocks, asks, holders } = copies;
+    let own = f64::from(blocks) * asks / f64::from(holders.max(1));
+    if kept_out > own { kept_out / asks.max(1.0) } else { 0.0 }
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -65,9 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_far_more_pays_next_to_nothing() {
-        assert_eq!(price(100.0, 0.0), 100.0);
-        assert_eq!(price(100.0, 1_000.0), 0.1);
-        assert_eq!(price(0.0, 3.0), 0.0);
+    fn a_copy_pays_while_it_is_asked_for_less_than_what_it_keeps_out() {
+        let of = |asks, holders| Copies { blocks: 10, asks, holders };
+        // Ten blocks that are asked for 30 times each.
+        assert_eq!(price(300.0, of(30.0, 2)), 10.0);
+        assert_eq!(price(300.0, of(50.0, 2)), 6.0);
+        assert_eq!(price(300.0, of(60.0, 2)), 0.0);
+        assert_eq!(price(300.0, of(60.0, 3)), 5.0);
+        assert_eq!(price(0.0, of(3.0, 2)), 0.0);
+        assert_eq!(price(300.0, of(0.0, 2)), 300.0);
     }
 }

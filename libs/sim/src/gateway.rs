@@ -18,9 +18,10 @@ use std::collections::HashMap;
 
 use domain::{BlockKey, LeaseId, LoadSample, Moment, ScoreParts};
 use kv_index::feedback::Heard;
+use scheduling::copies::{self, Copies};
 use scheduling::{
     CandidateView, Coefficients, Due, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank,
-    copies, score,
+    score,
 };
 
 use measure::Measure;
@@ -149,9 +150,9 @@ impl Gateway {
         self.advance(now);
         self.mirror.match_prompt(prompt.keys, truth, &mut self.matched);
         let hot = self.mirror.hot_blocks();
-        let keeper = self.keeper(prompt);
+        let copies = self.copies(prompt);
         let prospects: Vec<Prospect> = (0..self.ranks.len())
-            .map(|rank| self.prospect(rank, prompt, (hot, keeper), now))
+            .map(|rank| self.prospect(rank, prompt, (hot, copies), now))
             .collect();
         let (rank, mut parts) = self.choose(prompt, &prospects, chooser, now);
         let prospect = prospects[rank];
@@ -170,30 +171,35 @@ impl Gateway {
         }
     }
 
-    /// The longest match and the rank that keeps it.
-    fn keeper(&self, prompt: Prompt<'_>) -> Option<(u32, usize)> {
+    /// The longest match, if several ranks have it, and the one that keeps it.
+    fn copies(&self, prompt: Prompt<'_>) -> Option<(Copies, usize)> {
         let here = || (0..self.ranks.len()).filter(|rank| !self.ranks[*rank].is_away);
-        let longest = here().map(|rank| self.matched[rank]).max()?;
-        let last = longest.checked_sub(1)? as usize;
-        let holders = here().filter(|rank| self.matched[*rank] == longest);
+        let blocks = here().map(|rank| self.matched[rank]).max()?;
+        let last = blocks.checked_sub(1)? as usize;
+        let holders = || here().filter(|rank| self.matched[*rank] == blocks);
+        holders().nth(1)?;
         let prefix = prompt.keys[last.min(prompt.keys.len() - 1)];
-        let keeper = copies::keeper(prefix.0, holders.map(|rank| (rank, rank as u64)))?;
-        Some((longest, keeper))
+        let keeper = copies::keeper(prefix.0, holders().map(|rank| (rank, rank as u64)))?;
+        let (asks, holders) = (self.mirror.asks_of(blocks), holders().count() as u32);
+        Some((Copies { blocks, asks, holders }, keeper))
     }
 
     fn prospect(
         &mut self,
         rank: usize,
         prompt: Prompt<'_>,
-        (hot, keeper): (u32, Option<(u32, usize)>),
+        (hot, copies): (u32, Option<(Copies, usize)>),
         now: Moment,
     ) -> Prospect {
         let block = self.config.block_tokens;
         let matched_blocks = self.matched[rank];
         let new_blocks = (prompt.keys.len() as u32).saturating_sub(matched_blocks);
         let mut evicted_asks = self.mirror.asks_evicted_by(rank, new_blocks);
-        if keeper.is_some_and(|(longest, keeper)| matched_blocks == longest && rank != keeper) {
-            evicted_asks += self.mirror.kept_out(rank, matched_blocks);
+        if let Some((copies, keeper)) = copies
+            && matched_blocks == copies.blocks
+            && rank != keeper
+        {
+            evicted_asks += self.mirror.price_of_copy(rank, copies);
         }
         let load = &self.ranks[rank].load;
         // An engine computes at least the last token itself.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use domain::BlockKey;
 use kv_index::feedback::{Ended, Feedback, Heard, Sample, Told};
 use kv_index::{AnswerShare, AskClock, Asks, Booking, KvIndex, Matches, Slot};
-use scheduling::copies;
+use scheduling::copies::{self, Copies};
 use scheduling::hot::least_load;
 
 use crate::lru::{Evict, PlainLru};
@@ -138,20 +138,25 @@ impl Mirror {
         }
     }
 
-    /// The share of what the rank's copy of the prompt last matched keeps out, in blocks by their
-    /// asks, if another rank holds the same `matched` leading blocks.
-    pub(super) fn kept_out(&mut self, rank: usize, matched: u32) -> f64 {
+    /// How often the prompt last matched was asked for lately, up to its leading `matched` blocks.
+    pub(super) fn asks_of(&self, matched: u32) -> f64 {
         match self {
-            Self::FreeQueue { index, slots, matches, .. } => {
-                let asks = index.asks_of(matches);
-                copies::price(index.asks_evicted_by(slots[rank], matched), asks)
-            }
-            Self::PlainLru { caches, prompt, demand, .. } => {
-                let asks = demand.lately(prompt[matched as usize - 1]);
-                let front = caches[rank].front(matched).map(|block| demand.lately(block));
-                copies::price(front.sum(), asks)
-            }
+            Self::FreeQueue { index, matches, .. } => index.asks_of(matches),
+            Self::PlainLru { prompt, demand, .. } => demand.lately(prompt[matched as usize - 1]),
         }
+    }
+
+    /// What a further copy is charged on the rank, in blocks by their asks.
+    pub(super) fn price_of_copy(&mut self, rank: usize, copies: Copies) -> f64 {
+        let kept_out = match self {
+            Self::FreeQueue { index, slots, .. } => {
+                index.asks_evicted_by(slots[rank], copies.blocks)
+            }
+            Self::PlainLru { caches, demand, .. } => {
+                caches[rank].front(copies.blocks).map(|block| demand.lately(block)).sum()
+            }
+        };
+        copies::price(kept_out, copies)
     }
 
     /// The rank's cache is empty.

@@ -9,7 +9,7 @@ use scheduling::{
 };
 
 use super::State;
-use super::keeper::Copies;
+use super::keeper::Kept;
 use super::prospect::{Asked, Found};
 use crate::explain::SCORED_LINES;
 
@@ -21,7 +21,7 @@ pub(super) struct Choice {
     /// What each would find.
     pub(super) found: Vec<Found>,
     /// Where several would find equally much.
-    pub(super) copies: Option<Copies>,
+    pub(super) kept: Option<Kept>,
     /// Places among the eligible ranks of those that are told of beside the ranked ones, if there
     /// is room: the first of those that hold some of the prompt, since that is what one asks
     /// about, and then the first of the others.
@@ -52,12 +52,12 @@ impl State {
         let found: Vec<Found> =
             eligible.iter().map(|at| asked.found(&self.ranks, &self.mirrors, *at)).collect();
         let field = self.field(&config, eligible, &found, asked.now);
-        let copies = Copies::of(self, asked, (eligible, &found));
+        let kept = Kept::of(self, asked, (eligible, &found));
         let mirrors = &mut self.mirrors;
         let selection = select_sparing(&config, &field, |place| {
-            asked.evicted_ask_tokens(mirrors, (place, &found[place]), copies.as_ref())
+            asked.evicted_ask_tokens(mirrors, (place, &found[place]), kept.as_ref())
         });
-        Choice { selection, field, noted: noted(&found), found, copies }
+        Choice { selection, field, noted: noted(&found), found, kept }
     }
 
     fn field(&self, config: &Config, eligible: &[usize], found: &[Found], now: Moment) -> Field {

@@ -5,7 +5,7 @@ use kv_index::Slot;
 use scheduling::copies;
 use scheduling::hot::least_load;
 
-use super::keeper::Copies;
+use super::keeper::Kept;
 use super::measure::{Measure, cached_tokens};
 use super::ranks::{Home, Ranks};
 use super::{Mirror, State};
@@ -110,15 +110,16 @@ impl<'a> Asked<'a> {
         &self,
         mirrors: &mut [Mirror],
         (place, found): (usize, &Found),
-        copies: Option<&Copies>,
+        kept: Option<&Kept>,
     ) -> f64 {
         let Some((number, slot)) = found.cache else { return 0.0 };
         let Reading { mirror, measure, .. } = &self.readings[number as usize];
         let mirror = &mut mirrors[*mirror];
         let new_blocks = measure.full_blocks().saturating_sub(found.matched_blocks);
         let mut asks = mirror.index.asks_evicted_by(slot, new_blocks);
-        if let Some((blocks, of_prefix)) = copies.and_then(|copies| copies.further(place, found)) {
-            asks += copies::price(mirror.index.asks_evicted_by(slot, blocks), of_prefix);
+        if let Some(copies) = kept.and_then(|kept| kept.further(place, found)) {
+            let kept_out = mirror.index.asks_evicted_by(slot, copies.blocks);
+            asks += copies::price(kept_out, copies);
         }
         asks * measure.block_tokens()
     }

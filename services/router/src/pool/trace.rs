@@ -42,7 +42,7 @@ impl State {
     fn note_unranked(
         &mut self,
         asked: &Asked<'_>,
-        Choice { selection, field, found, noted, copies }: &Choice,
+        Choice { selection, field, found, noted, kept }: &Choice,
         eligible: &[usize],
         trace: &mut Trace,
     ) {
@@ -55,7 +55,7 @@ impl State {
             let has_room = trace.push_scored(|| {
                 let prospect = self.prospect(at, asked);
                 let found = (place, &found[place]);
-                let evicted = asked.evicted_ask_tokens(&mut self.mirrors, found, copies.as_ref());
+                let evicted = asked.evicted_ask_tokens(&mut self.mirrors, found, kept.as_ref());
                 let parts = field.score(place, evicted);
                 let verdict = Verdict::Behind { seconds: parts.total_seconds() - best };
                 self.line(&prospect, verdict, parts)
