@@ -23,7 +23,7 @@ import load
 import parts
 from admin import Api, fetch
 from load import Client, Stream, body
-from parts import Cluster
+from parts import Cluster, Cut
 
 ENGINE, ADAPTER, TENANT = "engine-2", "of-engine-2", "streams"
 POLL = 0.004
@@ -33,60 +33,6 @@ WITHIN = 1.0
 HEALING_PERIOD = 2.0
 STEPS = ["add", "drain", "maintenance", "ready", "remove", "add", "remove"]
 STATES = {"add": "ready", "drain": "draining", "maintenance": "maintenance", "ready": "ready"}
-
-
-class Cut:
-    """A port before another, that can be cut in two ways.
-
-    `silent`: it takes connections and bytes and passes nothing on, as a network that loses
-    everything. `refused`: what is open breaks, and nobody is let in.
-    """
-
-    def __init__(self):
-        self.port, self.flowing = parts.free_port(), asyncio.Event()
-        self.flowing.set()
-        self.writers = set()
-
-    async def start(self, target):
-        self.target = target
-        await self._listen()
-
-    async def _listen(self):
-        self.server = await asyncio.start_server(self._join, "127.0.0.1", self.port)
-
-    def cut(self, way):
-        if way == "silent":
-            self.flowing.clear()
-            return
-        self.server.close()
-        for writer in self.writers:
-            writer.transport.abort()
-
-    async def heal(self):
-        self.flowing.set()
-        if not self.server.is_serving():
-            await self._listen()
-
-    async def _join(self, reader, writer):
-        await self.flowing.wait()
-        try:
-            onwards = await asyncio.open_connection("127.0.0.1", self.target)
-        except OSError:
-            writer.close()
-            return
-        pipes = self._pipe(reader, onwards[1]), self._pipe(onwards[0], writer)
-        await asyncio.gather(*pipes, return_exceptions=True)
-
-    async def _pipe(self, reader, writer):
-        self.writers.add(writer)
-        try:
-            while data := await reader.read(1 << 16):
-                await self.flowing.wait()
-                writer.write(data)
-                await writer.drain()
-        finally:
-            self.writers.discard(writer)
-            writer.close()
 
 
 class Scene:

@@ -117,17 +117,73 @@ class Part:
                 self.kill()
 
 
+class Cut:
+    """A port before another, that can be cut in two ways.
+
+    `silent`: it takes connections and bytes and passes nothing on, as a network that loses
+    everything. `refused`: what is open breaks, and nobody is let in.
+    """
+
+    def __init__(self):
+        self.port, self.flowing = free_port(), asyncio.Event()
+        self.flowing.set()
+        self.writers = set()
+
+    async def start(self, target):
+        self.target = target
+        await self._listen()
+
+    async def _listen(self):
+        self.server = await asyncio.start_server(self._join, "127.0.0.1", self.port)
+
+    def cut(self, way):
+        if way == "silent":
+            self.flowing.clear()
+            return
+        self.server.close()
+        for writer in self.writers:
+            writer.transport.abort()
+
+    async def heal(self):
+        self.flowing.set()
+        if not self.server.is_serving():
+            await self._listen()
+
+    async def _join(self, reader, writer):
+        await self.flowing.wait()
+        try:
+            onwards = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            writer.close()
+            return
+        pipes = self._pipe(reader, onwards[1]), self._pipe(onwards[0], writer)
+        await asyncio.gather(*pipes, return_exceptions=True)
+
+    async def _pipe(self, reader, writer):
+        self.writers.add(writer)
+        try:
+            while data := await reader.read(1 << 16):
+                await self.flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        finally:
+            self.writers.discard(writer)
+            writer.close()
+
+
 class Cluster:
     """Engines and either one process or parts apart in front of them.
 
     `single` is one process, whatever the numbers. `engines` has the names of the doubles with
     what their command line has beside the port; those in `managed` stand in no file and can be
     added by the admin API. `beside` is another cluster whose engines are used. `control` is what
-    members are told telemetry's port is, for a script that stands between.
+    members are told telemetry's port is, for a script that stands between; `fronts` are the ports
+    that edges are told of routers, by their names.
     """
 
     def __init__(
-        self, bin, edges, routers, nats, engines, single=False, managed=(), beside=None, control=None
+        self, bin, edges, routers, nats, engines, single=False, managed=(), beside=None, control=None,
+        fronts=None,
     ):
         self.bin, self.folder = bin, tempfile.mkdtemp(prefix="warmpath-")
         self.secret = self._secret("secret", "a secret of this run")
@@ -142,6 +198,7 @@ class Cluster:
             self._single()
             return
         self.nats = self._nats(nats) if nats else None
+        self.fronts, self.rpc = fronts or {}, {}
         self.control = free_port()
         self.control_of_members = control or self.control
         self._telemetry()
@@ -226,7 +283,10 @@ token = {{ file = "{token}" }}
         return f'[member]\nid = "{name}"\ntelemetry = "{telemetry}"\n' + self._common()
 
     def _router(self, name):
-        rpc = f'[rpc]\nlisten = "127.0.0.1:{free_port()}"\n'
+        self.rpc[name] = port = free_port()
+        rpc = f'[rpc]\nlisten = "127.0.0.1:{port}"\n'
+        if name in self.fronts:
+            rpc += f'address = "http://127.0.0.1:{self.fronts[name]}"\n'
         text = rpc + self._bus() + self._membership(name)
         self._service(name, [f"{self.bin}/warmpath-router"], text)
 

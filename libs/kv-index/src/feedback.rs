@@ -71,6 +71,15 @@ pub struct Sample {
     believed: Option<u32>,
     /// What was known of the engine's preemptions then.
     preemptions: Preemptions,
+    stood_in_line: bool,
+}
+
+impl Sample {
+    /// The prompt has a long line before it. When it will start is then a guess, and with it what
+    /// others hold by then: what it finds says nothing of the cache's size.
+    pub fn stands_in_line(&mut self) {
+        self.stood_in_line = true;
+    }
 }
 
 /// How a request that was started ended.
@@ -236,7 +245,7 @@ impl Feedback {
     pub fn sample(&self, slot: Slot, keys: &[BlockKey]) -> Sample {
         let followed = self.rank(slot).and_then(|rank| rank.followed.as_ref());
         let sightings = followed.map_or_else(Vec::new, |followed| followed.reuse.sample(keys));
-        Sample { sightings, believed: None, preemptions: Preemptions::default() }
+        Sample { sightings, ..Sample::default() }
     }
 
     /// The predicted start of a prefill: [`KvIndex::start`].
@@ -266,6 +275,7 @@ impl Feedback {
         let Ended { output_cached_blocks, answer_keys, heard } = ended;
         self.start(index, &mut booking, &mut sample);
         let (slot, extra) = (booking.slot(), booking.extra());
+        let keyless = extra.saturating_add(booking.generated());
         let Some(rank) = rank_mut(&mut self.ranks, slot) else {
             index.finish_with_answer(booking, output_cached_blocks, answer_keys);
             return Correction::default();
@@ -285,7 +295,8 @@ impl Feedback {
             }
         }
         let held = index.rank_stats(slot).map_or(0, |stats| stats.pinned_blocks);
-        rank.freed(&sample, output_cached_blocks, extra, held);
+        // No more than it held: of a lease without keys only the output is known.
+        rank.freed(&sample, output_cached_blocks.min(keyless), extra, held);
         if let Some(capacity) = correction.capacity {
             index.set_capacity(slot, capacity);
         }
@@ -375,7 +386,7 @@ impl Rank {
             (self.told, self.followed.as_mut()?, sample.believed?);
         followed.reuse.correct(&sample.sightings, believed_blocks, found);
         let range = told.range();
-        if !self.preemptions.happened_since(&sample.preemptions) {
+        if !sample.stood_in_line && !self.preemptions.happened_since(&sample.preemptions) {
             let seen =
                 Seen { told: told.blocks, present: self.step, slack, believed_blocks, found };
             let observations = seen.observations(&sample.sightings).into_iter().flatten();

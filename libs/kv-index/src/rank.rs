@@ -118,7 +118,9 @@ impl Rank {
 
     /// A prompt was booked whose blocks were asked for so often.
     pub(crate) fn note_asks(&mut self, asks: f32) {
-        self.asks += ASKS_GAIN * (asks - self.asks);
+        // A rank that is new is about to get what the others get.
+        let gain = if self.asks == 0.0 { 1.0 } else { ASKS_GAIN };
+        self.asks += gain * (asks - self.asks);
     }
 
     /// The slots of a rank that has them.

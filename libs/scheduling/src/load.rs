@@ -38,6 +38,7 @@
 mod arrivals;
 mod claims;
 mod foreign;
+mod pace;
 mod snapshot;
 mod span;
 mod starts;
@@ -52,6 +53,7 @@ use domain::{LeaseId, LoadSample, Moment};
 pub use self::arrivals::{Arrivals, Fading};
 use self::claims::Claims;
 use self::foreign::Foreign;
+use self::pace::Pace;
 pub use self::snapshot::LoadSnapshot;
 use self::span::Span;
 pub use self::span::{SPAN_PREFILLS, SPAN_TOKENS, Sample};
@@ -61,6 +63,9 @@ use crate::{Coefficients, PrefillFit};
 
 /// Longest prefill that is believed, in seconds: a prediction beyond it is a fault elsewhere.
 const MAX_PREFILL_SECONDS: f64 = 3_600.0;
+
+/// Booked prefill that makes a line: some steps of any engine.
+const LINE_SECONDS: f64 = 0.5;
 
 /// Weight of a new booking in the mean prefill of our own requests.
 const MEAN_GAIN: f64 = 0.05;
@@ -109,6 +114,10 @@ struct Prefill {
     lease: LeaseId,
     uncached: u32,
     cached: u32,
+    /// Tokens that count towards the steps before it.
+    step_tokens: u32,
+    /// As foretold, and stretched by how slow the line is.
+    foretold: Duration,
     predicted: Duration,
     sent: Moment,
     /// When it reaches the engine's queue.
@@ -148,6 +157,7 @@ pub struct LoadBook {
     line_ends: Option<LeaseId>,
     /// Leases whose prefill finished before its start was told.
     overdue_starts: Vec<LeaseId>,
+    pace: Pace,
     mean_prefill_seconds: f64,
     arrivals: Arrivals,
     foreign: Foreign,
@@ -175,6 +185,7 @@ impl LoadBook {
             waits_for_room: false,
             line_ends: None,
             overdue_starts: Vec::new(),
+            pace: Pace::default(),
             // Until we have requests of our own, foreign ones are taken for a page of text.
             mean_prefill_seconds: Coefficients::DEFAULT.predict_seconds(1_000, 0),
             arrivals: Arrivals::default(),
@@ -223,11 +234,16 @@ impl LoadBook {
             self.span = (now >= self.idle_from).then(|| Span::from_dispatch(now));
         }
         self.latency = believable(predicted.latency_seconds);
+        let stretch = if self.queue.is_empty() { 1.0 } else { self.pace.stretch() };
+        let most_tokens = predicted.uncached_tokens.saturating_add(predicted.cached_tokens);
+        let step_tokens = (f64::from(predicted.uncached_tokens) * stretch) as u32;
         let prefill = Prefill {
             lease,
             uncached: predicted.uncached_tokens,
             cached: predicted.cached_tokens,
-            predicted: believable(predicted.prefill_seconds),
+            step_tokens: step_tokens.min(most_tokens),
+            foretold: believable(predicted.prefill_seconds),
+            predicted: believable(predicted.prefill_seconds * stretch),
             sent: now,
             arrives: now + self.latency,
             streaming,
@@ -260,6 +276,7 @@ impl LoadBook {
     pub fn first_token(&mut self, lease: LeaseId, now: Moment) -> Option<Sample> {
         self.settle(now);
         let place = self.queue.iter().position(|p| p.lease == lease)?;
+        self.note_pace(place, now);
         let running = self.running();
         for _ in 0..=place {
             self.finish_front(running, now);
@@ -277,6 +294,17 @@ impl LoadBook {
             Some(_) => Some(Span::from_step(now)),
         };
         std::mem::replace(&mut self.span, next)?.sample(now)
+    }
+
+    /// The prefills up to that place have finished.
+    fn note_pace(&mut self, place: usize, now: Moment) {
+        if self.waits_for_room {
+            return;
+        }
+        let arrived = self.queue.front().map_or(now, |front| front.arrives);
+        let measured = now.seconds_since(self.since.max(arrived));
+        let foretold: Duration = self.queue.iter().take(place + 1).map(|p| p.foretold).sum();
+        self.pace.add(measured, foretold.as_secs_f64());
     }
 
     /// The request is over, in whichever way and phase. `false` if the lease is not booked.
@@ -333,6 +361,11 @@ impl LoadBook {
     /// [`LoadSnapshot::booked_seconds`] of the book as it is.
     pub fn booked_seconds(&self, now: Moment) -> f64 {
         self.snapshot().booked_seconds(now)
+    }
+
+    /// Whether so much stands before the next prompt that the moment of its start is a guess.
+    pub fn has_line(&self, now: Moment) -> bool {
+        self.booked_seconds(now) > LINE_SECONDS || self.line_ends.is_some()
     }
 
     /// Seconds that a prompt of so many blocks waits for room in the rank's cache: none if it
@@ -426,7 +459,7 @@ impl LoadBook {
             self.first_step += prefill.predicted;
             // What does not stream is over at its predicted time, if nothing before it is late.
             if prefill.streaming || tokens > 0 {
-                tokens = tokens.saturating_add(prefill.uncached.max(1));
+                tokens = tokens.saturating_add(prefill.step_tokens.max(1));
             }
             if tokens >= STEP_TOKENS {
                 break;

@@ -141,12 +141,13 @@ pub(crate) async fn follow(shared: Arc<Shared>, mut members: watch::Receiver<Mem
 
 /// A member list came, from telemetry or a router.
 pub(crate) fn set_list(shared: &Arc<Shared>, list: &MemberList) {
+    // Under this lock, so that the links follow the list that is taken last.
+    let mut known = shared.links.routers.lock();
     if !shared.state.lock().set_list(list) {
         return;
     }
     let routers = list.members.iter().filter(|member| member.role == Role::Router);
     let wanted: HashMap<&MemberId, &Member> = routers.map(|m| (&m.process.id, m)).collect();
-    let mut known = shared.links.routers.lock();
     known.retain(|id, router| {
         let stays = wanted.get(id).is_some_and(|member| member.address == router.address);
         if !stays {

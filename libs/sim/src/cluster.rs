@@ -49,7 +49,7 @@ pub struct ClusterConfig {
 /// Runs `set` to its end. `progress` is told after each request how many have ended.
 ///
 /// # Errors
-/// [`Error::Config`] if an engine's configuration makes no sense.
+/// [`Error::Config`] if an engine's configuration makes no sense, or outages leave none.
 pub fn run(
     config: &ClusterConfig,
     set: &RequestSet,
@@ -84,6 +84,8 @@ struct Cluster<'a> {
     idle: Vec<usize>,
     in_flight: usize,
     ended: usize,
+    /// Those that engines had counted which died.
+    lost_preemptions: u64,
 }
 
 impl<'a> Cluster<'a> {
@@ -113,9 +115,10 @@ impl<'a> Cluster<'a> {
             idle: Vec::new(),
             in_flight: 0,
             ended: 0,
+            lost_preemptions: 0,
         };
         cluster.line_up();
-        cluster.plan_outages();
+        cluster.plan_outages()?;
         Ok(cluster)
     }
 
@@ -174,6 +177,7 @@ impl<'a> Cluster<'a> {
         });
         let prompt = Prompt { keys, tokens: request.prompt_tokens };
         let routed = self.gateway.route(prompt, &mut self.chooser, truth.as_deref(), now);
+        // A record has the prompt from the first sending on.
         let was_sent = self.records[index].prompt_tokens > 0;
         self.records[index] = Record {
             sent: if was_sent { self.records[index].sent } else { now },
@@ -254,6 +258,9 @@ impl<'a> Cluster<'a> {
 
     fn scrape(&mut self, now: Moment) {
         for (rank, engine) in self.engines.iter().enumerate() {
+            if self.gateway.is_away(rank) {
+                continue;
+            }
             let sample = LoadSample {
                 at: now,
                 running: engine.running(),
@@ -280,7 +287,8 @@ impl<'a> Cluster<'a> {
     fn outcome(self) -> Outcome {
         Outcome {
             ranks: self.engines.len(),
-            preemptions: self.engines.iter().map(|e| e.counters().preemptions).sum(),
+            preemptions: self.lost_preemptions
+                + self.engines.iter().map(|e| e.counters().preemptions).sum::<u64>(),
             learned: self.gateway.learned(),
             records: self.records,
         }

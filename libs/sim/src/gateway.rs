@@ -249,7 +249,8 @@ impl Gateway {
         self.turn += 1;
         let measure = Measure::new(prompt.tokens, self.config.block_tokens);
         let extra = measure.prompt_blocks().saturating_sub(prompt.keys.len() as u32);
-        let held = self.mirror.book(number, prompt.keys, extra);
+        let in_line = self.ranks[number].load.has_line(now);
+        let held = self.mirror.book(number, prompt.keys, extra, in_line);
         let fits = self.mirror.has_room(&held);
         let rank = &mut self.ranks[number];
         rank.last_chosen = self.turn;
@@ -320,9 +321,16 @@ impl Gateway {
     /// An engine went away, and its cache with it, or is back.
     pub fn set_away(&mut self, rank: usize, is_away: bool) {
         self.ranks[rank].is_away = is_away;
-        if is_away {
-            self.mirror.forget(rank);
+        if !is_away {
+            // Of the one that was there before only its speed is remembered.
+            self.mirror.replace(rank, self.config.believed_blocks[rank]);
+            self.ranks[rank].load = LoadBook::new();
         }
+    }
+
+    /// Whether an engine is away.
+    pub fn is_away(&self, rank: usize) -> bool {
+        self.ranks[rank].is_away
     }
 
     /// An engine's metrics were read.

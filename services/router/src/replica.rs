@@ -26,7 +26,7 @@ use proto::replication::v1::replication_server::{Replication, ReplicationServer}
 use replication::{Epoch, PoolId, Process, To};
 use rpc::{ClientConfig, Fingerprint};
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tonic::{Request, Response, Status};
 
 use crate::Router;
@@ -100,6 +100,8 @@ impl Replica {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut batch = Vec::new();
+        let mut gathering = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        let mut gathers = true;
         loop {
             tokio::select! {
                 () = drain.signaled() => return,
@@ -108,12 +110,15 @@ impl Replica {
                     self.0.metrics.pools_served.set(served as i64);
                     self.0.metrics.pools_followed.set(followed as i64);
                 }
-                taken = outgoing.recv_many(&mut batch, BATCH) => {
+                // What comes in is heard meanwhile.
+                () = &mut gathering, if gathers => gathers = false,
+                taken = outgoing.recv_many(&mut batch, BATCH), if !gathers => {
                     if taken == 0 {
                         return;
                     }
                     self.0.send(std::mem::take(&mut batch));
-                    tokio::time::sleep(GATHERED).await;
+                    gathering.as_mut().reset(Instant::now() + GATHERED);
+                    gathers = true;
                 }
                 delivery = next(&mut subscription) => {
                     if let Some(Delivery::Message(message)) = delivery {
@@ -141,7 +146,8 @@ impl Shared {
         Some(bus.subscribe(region.pools(), BUS_ROOM).await)
     }
 
-    /// Sends a batch, in its order for each receiver.
+    /// Sends a batch, in its order for each receiver and way: what is for all goes before what is
+    /// for one.
     fn send(&self, batch: Vec<Outgoing>) {
         let mut to_all: BTreeMap<PoolId, Vec<v1::PoolMessage>> = BTreeMap::new();
         let mut to_one: BTreeMap<Process, Vec<v1::PoolMessage>> = BTreeMap::new();

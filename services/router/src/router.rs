@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::explain::{Explanations, Outcome, Trace};
 use crate::metrics::Families;
-use crate::pool::{Answer, Peers, Pool, Seat, Standing, State, pool_of};
+use crate::pool::{Answer, Peers, Pool, Routed, Seat, Standing, State, pool_of};
 
 /// Pools without ranks and leases that are remembered, so that a model whose backends are all
 /// gone is told from one that never was. Adapters that come and go must not pile up.
@@ -97,16 +97,26 @@ impl Router {
     ///
     /// # Errors
     /// [`Rejected`] when no candidate is left.
+    #[cfg(test)]
     pub(crate) fn route_at(&self, route: &Route, now: Moment) -> Result<Decision, Rejected> {
+        let tried = self.try_route(route, now);
+        self.conclude(tried)
+    }
+
+    fn try_route(&self, route: &Route, now: Moment) -> Routed {
         let pool = self.pools.read().of(&route.model).cloned();
-        let (result, trace) = match pool {
+        match pool {
             Some(pool) => pool.route(route, now),
             None => {
                 let mut trace = Trace::new(route);
                 trace.rejected = Some(RejectReason::UnknownModel);
                 (Err(RejectReason::UnknownModel), trace)
             }
-        };
+        }
+    }
+
+    /// What a Route came to in the end is explained, and counted if it is a rejection.
+    fn conclude(&self, (result, trace): Routed) -> Result<Decision, Rejected> {
         let told = result.as_ref().ok().map(|d| (d.lease, d.evidence.clone()));
         self.explanations.record(trace, told, unix_millis());
         result.map_err(|reason| {
@@ -121,9 +131,9 @@ impl Router {
         loop {
             fleet.mark_unchanged();
             let now = lifecycle::monotonic();
-            let result = self.route_at(&route, now);
-            if now >= until || !result.as_ref().is_err_and(|rejected| may_change(rejected.reason)) {
-                return result;
+            let tried = self.try_route(&route, now);
+            if now >= until || !tried.0.as_ref().is_err_and(|reason| may_change(*reason)) {
+                return self.conclude(tried);
             }
             tokio::select! {
                 Ok(()) = fleet.changed() => {}
@@ -381,15 +391,15 @@ fn unix_millis() -> u64 {
 impl RoutingClient for Router {
     fn route(&self, route: Route) -> BoxFuture<'_, Result<Decision, Rejected>> {
         let started = lifecycle::monotonic();
-        let result = self.route_at(&route, started);
+        let tried = self.try_route(&route, started);
         let took = lifecycle::monotonic().seconds_since(started);
         self.families.decision_seconds.observe(took);
-        let waits = result.as_ref().is_err_and(|rejected| may_change(rejected.reason));
+        let waits = tried.0.as_ref().is_err_and(|reason| may_change(*reason));
         if waits && !route.hold.is_zero() {
             let until = started + route.hold;
             return Box::pin(self.route_held(route, until));
         }
-        Box::pin(std::future::ready(result))
+        Box::pin(std::future::ready(self.conclude(tried)))
     }
 
     fn report(&self, report: Report) {

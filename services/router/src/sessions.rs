@@ -117,7 +117,11 @@ impl Shared {
             match edges.get_mut(&edge.id).filter(|known| known.incarnation == edge.incarnation) {
                 Some(known) => {
                     known.streams -= 1;
-                    known.streams == 0
+                    let is_last = known.streams == 0;
+                    if is_last {
+                        edges.remove(&edge.id);
+                    }
+                    is_last
                 }
                 None => false,
             }

@@ -22,6 +22,10 @@ const MAX_SAMPLED: usize = 896;
 /// Parts that the window is divided into; blocks of one part are taken to be equally old.
 const PARTS: i32 = 128;
 
+/// Blocks that are met again and again make new parts although nothing passes the old ones by.
+/// Those that are then too many go, oldest first: nothing in them was met for long.
+const MOST_PARTS: usize = 4 * PARTS as usize;
+
 /// The window is so many times the modelled capacity: a larger cache shows by hits beyond it.
 const WINDOW_CAPACITIES: i64 = 2;
 
@@ -164,17 +168,21 @@ impl ReuseStack {
         for passed in &mut self.passed {
             *passed = passed.saturating_add(blocks);
         }
-        if self.passed.back().is_some_and(|newest| *newest >= self.window / PARTS) {
+        if self.passed.back().is_some_and(|newest| *newest >= (self.window / PARTS).max(1)) {
             self.passed.push_back(0);
         }
         let before = self.first;
-        while self.passed.len() > 1 && self.passed.front().is_some_and(|old| *old > self.window) {
+        let is_over = |passed: &VecDeque<i32>| {
+            passed.front().is_some_and(|oldest| *oldest > self.window) || passed.len() > MOST_PARTS
+        };
+        while self.passed.len() > 1 && is_over(&self.passed) {
             self.passed.pop_front();
             self.first += 1;
         }
         if self.first != before {
             let first = self.first;
-            self.stamps.retain(|_, stamp| stamp.part >= first);
+            // What is held stands in no part.
+            self.stamps.retain(|_, stamp| stamp.part >= first || stamp.holders > 0);
         }
     }
 

@@ -35,7 +35,7 @@ impl LoadBook {
                 break;
             }
             ends = begins + prefill.predicted;
-            ahead_tokens = ahead_tokens.saturating_add(prefill.uncached);
+            ahead_tokens = ahead_tokens.saturating_add(prefill.step_tokens);
         }
         closes.into_iter().chain(starts).min()
     }
@@ -66,7 +66,7 @@ impl LoadBook {
                 prefill.start_told = true;
             }
             ends = begins + prefill.predicted;
-            ahead_tokens = ahead_tokens.saturating_add(prefill.uncached);
+            ahead_tokens = ahead_tokens.saturating_add(prefill.step_tokens);
         }
         self.hold_back(no_room, now);
     }

@@ -198,3 +198,29 @@ fn requests_on_their_way_have_their_latency_at_once() {
     assert_delay(&book, 0.2, 0.0);
     assert_eq!(starts(&mut book, at(0.07)), [A]);
 }
+
+#[test]
+fn what_stands_in_a_line_that_is_slower_than_booked_counts_for_as_much_more() {
+    let mut book = LoadBook::new();
+    let cached = |lease| (LeaseId(lease), Work { cached_tokens: 1_700, ..work(20, 0.001) });
+    for (lease, work) in (0..40).map(cached) {
+        book.book(lease, work, true, at(0.0));
+    }
+    // Each takes as long as if nothing were cached, and the next ones are taken to do so too.
+    for finished in 0..20 {
+        book.first_token(LeaseId(finished), at(0.1 * (finished + 1) as f64));
+    }
+    let before = book.queue_delay_seconds(at(2.0));
+    assert!(before <= 0.02 + 1e-9, "{before}");
+    let (lease, work) = cached(99);
+    book.book(lease, work, true, at(2.0));
+    let added = book.queue_delay_seconds(at(2.0)) - before;
+    assert!((added - 0.1).abs() < 1e-6, "{added}");
+    // An empty line is as fast as ever.
+    for finished in (20..40).chain([99]) {
+        book.first_token(LeaseId(finished), at(2.1));
+    }
+    let (lease, work) = cached(100);
+    book.book(lease, work, true, at(5.0));
+    assert_delay(&book, 5.0, 0.001);
+}

@@ -53,12 +53,7 @@ impl Mirror {
             MirrorKind::FreeQueue => {
                 let mut index = Box::new(KvIndex::new());
                 let mut feedback = Feedback::default();
-                let add = |blocks: &u32| {
-                    let slot = index.add_rank(*blocks);
-                    let group = u64::from(*blocks);
-                    feedback.set_told(slot, Told { blocks: *blocks, is_assumed: false, group });
-                    slot
-                };
+                let add = |blocks: &u32| add_rank(&mut index, &mut feedback, *blocks);
                 let slots = blocks.iter().map(add).collect();
                 let (matches, answers) = (Matches::default(), AnswerShare::default());
                 Self::FreeQueue { index, slots, matches, feedback, answers }
@@ -159,11 +154,14 @@ impl Mirror {
         copies::price(kept_out, copies)
     }
 
-    /// The rank's cache is empty.
-    pub(super) fn forget(&mut self, rank: usize) {
+    /// The rank's engine is another from now on, of the same kind, with an empty cache of so many
+    /// blocks.
+    pub(super) fn replace(&mut self, rank: usize, blocks: u32) {
         match self {
-            Self::FreeQueue { index, slots, .. } => {
-                index.purge_rank(slots[rank]);
+            Self::FreeQueue { index, slots, feedback, .. } => {
+                index.remove_rank(slots[rank]);
+                feedback.remove(slots[rank]);
+                slots[rank] = add_rank(index, feedback, blocks);
             }
             Self::PlainLru { caches, .. } => caches[rank].clear(),
         }
@@ -179,10 +177,20 @@ impl Mirror {
         }
     }
 
-    pub(super) fn book(&mut self, rank: usize, keys: &[BlockKey], extra: u32) -> Held {
+    /// `in_line` if the prompt has a long line before it.
+    pub(super) fn book(
+        &mut self,
+        rank: usize,
+        keys: &[BlockKey],
+        extra: u32,
+        in_line: bool,
+    ) -> Held {
         match self {
             Self::FreeQueue { index, slots, feedback, answers, .. } => {
-                let sample = feedback.sample(slots[rank], keys);
+                let mut sample = feedback.sample(slots[rank], keys);
+                if in_line {
+                    sample.stands_in_line();
+                }
                 let mut booking = index.book(slots[rank], keys, extra);
                 if answers.is_likely() {
                     booking.count_on_answer();
@@ -262,6 +270,14 @@ impl Mirror {
             }
         }
     }
+}
+
+fn add_rank(index: &mut KvIndex, feedback: &mut Feedback, blocks: u32) -> Slot {
+    let slot = index.add_rank(blocks);
+    let told = Told { blocks, is_assumed: false, group: u64::from(blocks) };
+    let capacity = feedback.set_told(slot, told);
+    index.set_capacity(slot, capacity);
+    slot
 }
 
 /// How often each numbered block was asked for lately: what the index keeps of its runs.

@@ -9,7 +9,7 @@ use domain::{
     Decision, DecisionReason, Evidence, EvidenceLevel, LeaseId, Moment, Prompt, RejectReason,
     Route, ScoreParts,
 };
-use scheduling::Selection;
+use scheduling::{RANKED_LIMIT, Selection};
 
 use super::lease::{BookedBlocks, Forecast, Lease, Size};
 use super::measure::cached_tokens;
@@ -19,7 +19,7 @@ use super::{Routed, State, has_room};
 use crate::explain::Trace;
 
 /// Fallbacks that a decision carries beside its choice.
-const OTHERS: usize = 7;
+const OTHERS: usize = RANKED_LIMIT - 1;
 
 impl State {
     pub(super) fn route(&mut self, route: &Route, now: Moment) -> Routed {
@@ -87,7 +87,7 @@ impl State {
         let ranked = selection.ranked.iter().take(1 + OTHERS);
         let others: Vec<usize> = ranked.skip(1).map(|scored| scored.index).collect();
         let prospect = &self.prospect(selection.ranked[0].index, asked);
-        let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect));
+        let blocks = route.prompt.as_ref().and_then(|p| self.book_blocks(p, prospect, now));
         let fits = has_room(&self.mirrors, blocks.as_ref());
         let found = self.found_after_wait(blocks.as_ref(), prospect, asked, fits);
         let parts = self.forecast(prospect, selection, &found, fits, now);
@@ -198,14 +198,22 @@ impl State {
         }
     }
 
-    fn book_blocks(&mut self, prompt: &Prompt, prospect: &Prospect) -> Option<BookedBlocks> {
+    fn book_blocks(
+        &mut self,
+        prompt: &Prompt,
+        prospect: &Prospect,
+        now: Moment,
+    ) -> Option<BookedBlocks> {
         let (number, measure) = (prospect.mirror?, prospect.measure?);
         let slot = prospect.slot?;
         let keys = prospect.list.map_or(&[][..], |list| &prompt.keys[list].keys);
         let keyed = u32::try_from(keys.len()).unwrap_or(u32::MAX);
         let extra = measure.prompt_blocks().saturating_sub(keyed);
         let mirror = &mut self.mirrors[number];
-        let sample = mirror.feedback.sample(slot, keys);
+        let mut sample = mirror.feedback.sample(slot, keys);
+        if self.ranks[prospect.at].load.has_line(now) {
+            sample.stands_in_line();
+        }
         let mut booking = mirror.index.book(slot, keys, extra);
         if self.answers.is_likely() {
             booking.count_on_answer();

@@ -172,9 +172,13 @@ impl State {
                 incarnation = rank.id.incarnation.0, "rank leaves the pool",
             );
         }
-        if self.retired_fits.len() < RETIRED_FITS {
-            self.retired_fits.insert((rank.id.backend, rank.id.rank), rank.fit);
+        if self.retired_fits.len() >= RETIRED_FITS
+            && let Some(any) = self.retired_fits.keys().next().cloned()
+        {
+            // Which one hardly matters: it is a better beginning at most.
+            self.retired_fits.remove(&any);
         }
+        self.retired_fits.insert((rank.id.backend, rank.id.rank), rank.fit);
     }
 
     /// Ranks without a sample follow what the others have learned. Without this the first rank

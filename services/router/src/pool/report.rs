@@ -67,16 +67,16 @@ impl State {
             let network = rank.seen.network.as_secs_f64();
             rank.fit.observe(&sample.shape, sample.engine_seconds(network));
             rank.measured_at = Some(now);
+            // Rarely enough to cost nothing, often enough to pass on what was learned early.
+            let samples = rank.fit.samples();
+            if samples.is_power_of_two() || samples.is_multiple_of(LEARNED_EVERY) {
+                self.told.tell(|| self.ranks[at].learned());
+            }
+            if samples.is_power_of_two() {
+                self.share_prior();
+            }
         }
-        self.metrics.first_token(&rank.metrics, forecast.ttft_seconds, seconds);
-        // Rarely enough to cost nothing, often enough to pass on what was learned early.
-        let samples = rank.fit.samples();
-        if samples.is_power_of_two() || samples.is_multiple_of(LEARNED_EVERY) {
-            self.told.tell(|| self.ranks[at].learned());
-        }
-        if samples.is_power_of_two() {
-            self.share_prior();
-        }
+        self.metrics.first_token(&self.ranks[at].metrics, forecast.ttft_seconds, seconds);
         // What was booked before it has begun as well, and in that order.
         self.advance_rank(at, now);
         start(&mut self.mirrors, self.leases.get_mut(&id)?, &mut self.told);

@@ -46,6 +46,30 @@ fn a_prefix_that_most_requests_begin_with_gets_further_holders_one_at_a_time() {
     assert!(bench.metrics().contains(counted), "{}", bench.metrics());
 }
 
+/// Serves a document on the other backend than this one.
+fn serve_beside(bench: &mut Bench, document: u64, taken: usize) {
+    let mut route = bench.request(Some(doc(document, 96)));
+    route.excluded = vec![fleet_of(2)[taken].rank_id(0)];
+    let decision = bench.router.route_at(&route, bench.now).expect("a decision");
+    bench.wait(0.2);
+    bench.first_token(decision.lease);
+    bench.finish(decision.lease);
+}
+
+#[test]
+fn of_two_copies_one_is_kept_where_caches_are_full_and_both_serve_where_there_is_room() {
+    for (documents, is_full) in [(6, true), (2, false)] {
+        let mut bench = Bench::new(fleet_of(2));
+        for _ in 0..10 {
+            (0..2 * documents).for_each(|n| serve_beside(&mut bench, n / 2, n as usize % 2));
+        }
+        let decisions: Vec<Decision> = (0..20).map(|_| bench.route(doc(1, 96))).collect();
+        assert!(decisions.iter().all(|d| d.evidence.matched_blocks == 96));
+        let backends = shares(&decisions).len();
+        assert_eq!(backends, if is_full { 1 } else { 2 }, "{:?}", shares(&decisions));
+    }
+}
+
 #[test]
 fn documents_settle_each_on_one_backend() {
     let mut bench = Bench::new(fleet_of(3));

@@ -186,11 +186,14 @@ async fn delete(
         let detail = format!("tenants/{id} has {held} keys: revoke them first");
         return Err(Problem::new(Code::InUse, detail));
     }
+    // Read before: one of that name that is made in between keeps its own.
+    let limits = api.find::<Limits>(&id).await?;
     api.delete::<Tenant>(&id, &condition, &by).await?;
     // The tenant goes first: without limits it must never be. Limits that a crash leaves behind
     // are limits of nobody, and go when a tenant of that name is made.
-    match api.delete::<Limits>(&id, &Condition::None, &by).await {
-        Err(problem) if !problem.is(Code::NotFound) => Err(problem),
+    let Some(limits) = limits else { return Ok(StatusCode::NO_CONTENT) };
+    match api.delete::<Limits>(&id, &Condition::At(vec![limits.revision]), &by).await {
+        Err(problem) if !gone_already(&problem) => Err(problem),
         _ => Ok(StatusCode::NO_CONTENT),
     }
 }

@@ -208,7 +208,12 @@ impl Announcements {
                     return Err(Refusal::new(Verdict::Taken, "backend: another one has this name"));
                 }
                 let unknown = stored.document.unknown.clone();
-                typed::replace(&stored, &Backend { unknown, ..wanted }, by)
+                let before = stored.document.announced.as_ref();
+                // What an operator wished of it stays so; what its silence did does not.
+                let is_back = before.is_some_and(|announced| announced.withdrawn)
+                    && stored.document.wish != LifecycleWish::Maintenance;
+                let wish = if is_back { wanted.wish } else { stored.document.wish };
+                typed::replace(&stored, &Backend { unknown, wish, ..wanted }, by)
             }
         };
         self.store.commit(change.map_err(unavailable)?).await.map_err(unavailable)?;

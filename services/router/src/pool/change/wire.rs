@@ -82,7 +82,7 @@ impl TryFrom<wire::PoolChange> for Change {
             Kind::Progressed(progressed) => Change::Progressed(progressed.try_into()?),
             Kind::Closed(closed) => Change::Closed {
                 lease: lease(closed.lease)?,
-                left: closed.left.map(|left| Box::new(left.into())),
+                left: closed.left.map(TryInto::try_into).transpose()?.map(Box::new),
             },
             Kind::Capacity(capacity) => Change::Capacity {
                 rank: present("capacity.rank", capacity.rank)?.try_into()?,
@@ -137,6 +137,8 @@ impl TryFrom<wire::Booked> for Opening {
     type Error = WireError;
 
     fn try_from(booked: wire::Booked) -> Result<Self, WireError> {
+        finite("booked.predicted_ttft_seconds", booked.predicted_ttft_seconds)?;
+        finite("booked.bytes_per_token", booked.bytes_per_token)?;
         Ok(Self {
             lease: lease(booked.lease)?,
             held: present("booked.held", booked.held)?.try_into()?,
@@ -179,6 +181,8 @@ impl TryFrom<wire::Blocks> for OpenBlocks {
     type Error = WireError;
 
     fn try_from(blocks: wire::Blocks) -> Result<Self, WireError> {
+        believable("blocks.extra_blocks", blocks.extra_blocks)?;
+        believable("blocks.generated_blocks", blocks.generated_blocks)?;
         let started = blocks.started.map(|started| Started {
             cached_blocks: started.cached_blocks,
             answer_blocks: started.answer_blocks,
@@ -221,6 +225,7 @@ impl TryFrom<wire::Progressed> for Progress {
             common::Phase::Generating => Phase::Generating,
             common::Phase::Unspecified => return Err(odd("progressed.phase", "unspecified")),
         };
+        believable("progressed.output_blocks", progressed.output_blocks)?;
         Ok(Self {
             lease: lease(progressed.lease)?,
             blocks: progressed.blocks,
@@ -245,16 +250,18 @@ impl From<&Left> for wire::Left {
     }
 }
 
-impl From<wire::Left> for Left {
-    fn from(left: wire::Left) -> Self {
-        Self {
-            output_blocks: left.output_blocks,
+impl TryFrom<wire::Left> for Left {
+    type Error = WireError;
+
+    fn try_from(left: wire::Left) -> Result<Self, WireError> {
+        Ok(Self {
+            output_blocks: believable("left.output_blocks", left.output_blocks)?,
             cached_blocks: left.cached_blocks,
             answer_keys: left.answer_keys.into_iter().map(BlockKey).collect(),
             keep_blocks: left.keep_blocks,
             emptied: left.emptied,
             capacity: left.capacity_blocks,
-        }
+        })
     }
 }
 
@@ -294,6 +301,18 @@ fn lease(lease: Option<common::LeaseKey>) -> Result<LeaseKey, WireError> {
 
 fn present<T>(field: &'static str, value: Option<T>) -> Result<T, WireError> {
     value.ok_or(WireError::Missing(field))
+}
+
+/// Blocks that one request may hold beside its keys: more than any engine has.
+const MOST_BLOCKS: u32 = 1 << 24;
+
+/// Anyone on the bus may say anything: a number that no request can have is not counted with.
+fn believable(field: &'static str, blocks: u32) -> Result<u32, WireError> {
+    if blocks > MOST_BLOCKS { Err(odd(field, &blocks.to_string())) } else { Ok(blocks) }
+}
+
+fn finite(field: &'static str, value: f64) -> Result<(), WireError> {
+    if value.is_finite() && value >= 0.0 { Ok(()) } else { Err(odd(field, &value.to_string())) }
 }
 
 fn odd(field: &'static str, value: &str) -> WireError {
