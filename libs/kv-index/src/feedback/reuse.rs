@@ -216,3 +216,25 @@ impl ReuseStack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_that_are_asked_again_and_again_take_no_more_and_more_parts() {
+        for capacity in [1, 50, 5_000] {
+            let mut stack = ReuseStack::new(0, capacity);
+            let prompts = [0, 1].map(|n| (0..20).map(|at| BlockKey(n << 32 | at)).collect());
+            for n in 0..20_000 {
+                let keys: &Vec<BlockKey> = &prompts[n % 2];
+                let mut sample = stack.sample(keys);
+                // All is found, and the answer stays in the block that was taken for it.
+                stack.begin(&mut sample, 20, 1);
+                stack.end(&sample, 0, 1, 0);
+                assert!(stack.passed.len() <= MOST_PARTS, "{} at {n}", stack.passed.len());
+            }
+            assert!(stack.stamps.values().all(|stamp| stamp.holders == 0));
+        }
+    }
+}

@@ -1,6 +1,10 @@
 //! Counts and bookings belong to the object they were made on.
 
-use domain::{Backend, BackendState, Decision, Incarnation, Moment, RejectReason, Report};
+use std::time::Duration;
+
+use domain::{
+    Backend, BackendState, Decision, Incarnation, Moment, RejectReason, Report, RoutingClient as _,
+};
 
 use super::kit::{Bench, doc, fleet_of, shares, vllm, with_load};
 
@@ -216,4 +220,23 @@ fn adapters_that_come_and_go_do_not_pile_up() {
     let series = |name: &str| bench.metrics().lines().filter(|l| l.starts_with(name)).count();
     assert!(series("warmpath_router_leases{") <= 1025);
     assert_eq!(series("warmpath_router_capacity_blocks{"), 1);
+}
+
+#[tokio::test]
+async fn a_route_that_is_held_and_then_refused_is_counted_and_explained_once() {
+    let mut bench = Bench::new(Vec::new());
+    bench.reconcile(vec![down("b0")]);
+    let mut route = bench.request(Some(doc(1, 10)));
+    route.hold = Duration::from_millis(30);
+    let held = bench.router.route(route);
+    // Each of these is a reason to try again.
+    bench.reconcile(vec![down("b0"), down("b1")]);
+    bench.reconcile(vec![down("b0")]);
+    assert!(held.await.is_err());
+    let counted = "warmpath_router_rejections_total{reason=\"no_ready_backend\"} 1";
+    assert!(bench.metrics().contains(counted), "{}", bench.metrics());
+}
+
+fn down(id: &str) -> Backend {
+    Backend { state: BackendState::Down, ..vllm(id) }
 }

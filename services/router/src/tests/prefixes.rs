@@ -63,7 +63,7 @@ fn of_two_copies_one_is_kept_where_caches_are_full_and_both_serve_where_there_is
         for _ in 0..10 {
             (0..2 * documents).for_each(|n| serve_beside(&mut bench, n / 2, n as usize % 2));
         }
-        let decisions: Vec<Decision> = (0..20).map(|_| bench.route(doc(1, 96))).collect();
+        let decisions: Vec<Decision> = (0..6).map(|_| bench.route(doc(1, 96))).collect();
         assert!(decisions.iter().all(|d| d.evidence.matched_blocks == 96));
         let backends = shares(&decisions).len();
         assert_eq!(backends, if is_full { 1 } else { 2 }, "{:?}", shares(&decisions));

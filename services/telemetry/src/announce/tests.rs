@@ -217,3 +217,20 @@ async fn one_that_falls_silent_is_drained_and_removed() {
     let farewell = kit.said(Phase::Leaving);
     assert_eq!(kit.say(&farewell).await, Verdict::Gone);
 }
+
+#[tokio::test]
+async fn what_an_operator_wished_stays_when_the_engine_comes_from_another_address() {
+    let mut kit = Kit::new(None).await;
+    assert_eq!(kit.here().await, Verdict::Joined);
+    let key = typed::key::<Backend>("gpu-0").unwrap();
+    let entry = kit.store.get(&key).await.unwrap().unwrap();
+    let stored = typed::read::<Backend>(&entry).unwrap().unwrap();
+    let wanted = Backend { wish: LifecycleWish::Maintenance, ..stored.document.clone() };
+    let by = Signature { author: "operator".into(), at: Timestamp(2) };
+    kit.store.commit(typed::replace(&stored, &wanted, by).unwrap()).await.unwrap();
+    kit.engine = Engine::start(Script::default()).await;
+    assert_eq!(kit.here().await, Verdict::Joined);
+    let now = kit.stored().await.unwrap();
+    assert_eq!(now.wish, LifecycleWish::Maintenance);
+    assert_eq!(now.url, format!("http://{}", kit.engine.address));
+}

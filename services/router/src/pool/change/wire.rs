@@ -318,3 +318,47 @@ fn finite(field: &'static str, value: f64) -> Result<(), WireError> {
 fn odd(field: &'static str, value: &str) -> WireError {
     WireError::NotAllowed { field, value: value.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn booked() -> wire::Booked {
+        let process = || Some(common::Process { id: "edge".to_owned(), incarnation: 1 });
+        let rank = common::Rank { backend: "b0".to_owned(), incarnation: 1, rank: 0 };
+        wire::Booked {
+            lease: Some(common::LeaseKey { edge: process(), lease: 7 }),
+            held: Some(common::Lease {
+                rank: Some(rank),
+                blocks: 3,
+                phase: common::Phase::Waiting.into(),
+            }),
+            blocks: None,
+            bytes_per_token: 4.0,
+            ..wire::Booked::default()
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_request_can_have_are_not_taken() {
+        assert!(Opening::try_from(booked()).is_ok());
+        for odd in [f64::NAN, f64::INFINITY, -1.0] {
+            let of_text = wire::Booked { bytes_per_token: odd, ..booked() };
+            assert!(Opening::try_from(of_text).is_err(), "{odd}");
+            let of_time = wire::Booked { predicted_ttft_seconds: odd, ..booked() };
+            assert!(Opening::try_from(of_time).is_err(), "{odd}");
+        }
+        let keys = key_list(BlockUnit::Tokens(16), &[BlockKey(1)]);
+        let blocks = |extra_blocks, generated_blocks| wire::Blocks {
+            keys: Some(keys.clone()),
+            extra_blocks,
+            generated_blocks,
+            ..wire::Blocks::default()
+        };
+        assert!(OpenBlocks::try_from(blocks(1, 2)).is_ok());
+        assert!(OpenBlocks::try_from(blocks(u32::MAX, 0)).is_err());
+        assert!(OpenBlocks::try_from(blocks(0, u32::MAX)).is_err());
+        let left = |output_blocks| wire::Left { output_blocks, ..wire::Left::default() };
+        assert!(Left::try_from(left(4)).is_ok() && Left::try_from(left(u32::MAX)).is_err());
+    }
+}
