@@ -21,20 +21,17 @@ impl Kept {
         asked: &Asked<'_>,
         (eligible, found): (&[usize], &[Found]),
     ) -> Option<Self> {
-        let longest = found.iter().max_by_key(|found| found.matched_blocks)?;
-        let (reading, _) = longest.cache?;
-        let copies = Copies { blocks: longest.matched_blocks, asks: 0.0, holders: 0 };
-        let mut kept = Self { copies, reading, keeper: 0 };
-        let prefix = asked.key_at(reading, copies.blocks)?;
-        let holders = || (0..found.len()).filter(|place| kept.is_held(&found[*place]));
-        holders().nth(1)?;
-        let holders: Vec<usize> = holders().collect();
-        kept.copies.holders = u32::try_from(holders.len()).unwrap_or(u32::MAX);
+        let holders = holders(found);
+        let [first, _, ..] = holders[..] else { return None };
+        let (reading, _) = found[first].cache?;
+        let blocks = found[first].matched_blocks;
+        let prefix = asked.key_at(reading, blocks)?;
+        let count = u32::try_from(holders.len()).unwrap_or(u32::MAX);
         let named = holders.into_iter().map(|place| (place, state.ranks[eligible[place]].name));
-        kept.keeper = copies::keeper(prefix.0, named)?;
+        let keeper = copies::keeper(prefix.0, named)?;
         let mirror = asked.mirror_of(&state.mirrors, reading);
-        kept.copies.asks = mirror.index.asks_of(&mirror.matches);
-        Some(kept)
+        let asks = mirror.index.asks_of(&mirror.matches);
+        Some(Self { copies: Copies { blocks, asks, holders: count }, reading, keeper })
     }
 
     fn is_held(&self, found: &Found) -> bool {
@@ -47,4 +44,24 @@ impl Kept {
     pub(super) fn further(&self, place: usize, found: &Found) -> Option<Copies> {
         (place != self.keeper && self.is_held(found)).then_some(self.copies)
     }
+}
+
+/// Places of those with the longest match, read as the first of them is. One round over all, most
+/// of which hold nothing.
+fn holders(found: &[Found]) -> Vec<usize> {
+    let (mut holders, mut longest, mut reading) = (Vec::new(), 1, 0);
+    for (place, found) in found.iter().enumerate() {
+        if found.matched_blocks < longest {
+            continue;
+        }
+        let Some((of, _)) = found.cache else { continue };
+        if found.matched_blocks > longest || holders.is_empty() {
+            (longest, reading) = (found.matched_blocks, of);
+            holders.clear();
+        }
+        if of == reading {
+            holders.push(place);
+        }
+    }
+    holders
 }
