@@ -63,9 +63,18 @@ impl GeneratedKey {
         hex(&digest(secret))
     }
 
+    /// The lines for a config file that make its tenant one.
+    pub fn tenant_lines(&self) -> String {
+        format!("[[tenants]]\nid = \"{}\"\n", self.quoted_tenant())
+    }
+
+    fn quoted_tenant(&self) -> String {
+        self.tenant.replace('\\', "\\\\").replace('"', "\\\"")
+    }
+
     /// The lines for a config file that make this key valid.
     pub fn config_lines(&self) -> String {
-        let tenant = self.tenant.replace('\\', "\\\\").replace('"', "\\\"");
+        let tenant = self.quoted_tenant();
         let (id, digest) = (&self.public_id, self.digest_hex());
         format!("[[keys]]\nid = \"{id}\"\ntenant = \"{tenant}\"\nsha256 = \"{digest}\"\n")
     }

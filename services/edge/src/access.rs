@@ -30,7 +30,8 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 pub(crate) struct FileAccess {
     pub(crate) keyring: Keyring,
     pub(crate) tenants: HashMap<TenantId, TenantSpec>,
-    /// Whether requests without keys are served as long as there are no keys.
+    /// Whether requests without keys are served as long as there are neither keys nor tenants in
+    /// the desired state.
     pub(crate) open: bool,
     /// How old the desired state may be for its keys to count without a doubt.
     pub(crate) max_stale: Duration,
@@ -49,6 +50,9 @@ pub(crate) struct EngineKeys {
 /// Everything at one moment.
 pub(crate) struct Access {
     keyring: Keyring,
+    /// Tenants are managed in the desired state: without keys nobody is let in. Else revoking the
+    /// last key would let in everybody.
+    is_managed: bool,
     tenants: HashMap<TenantId, Arc<Tenant>>,
     anonymous: Arc<Tenant>,
     /// What each backend wants in `authorization`; marked sensitive.
@@ -125,6 +129,7 @@ impl AccessWatch {
         let anonymous = Arc::new(Tenant::new(TenantSpec::unlimited(TenantId::from(ANONYMOUS))));
         let nothing = Access {
             keyring: Keyring::default(),
+            is_managed: false,
             tenants: HashMap::new(),
             anonymous,
             engine_keys: HashMap::new(),
@@ -140,7 +145,8 @@ impl AccessWatch {
     pub(crate) fn identify(&self, headers: &HeaderMap, now: Moment) -> Result<Arc<Tenant>, Denied> {
         let access = self.current.load();
         let unheard = self.feed.as_ref().is_some_and(|feed| !feed.staleness().heard_ever());
-        if self.file.open && access.keyring.is_empty() && !unheard {
+        let asks_for_keys = access.is_managed || !access.keyring.is_empty();
+        if self.file.open && !asks_for_keys && !unheard {
             return Ok(Arc::clone(&access.anonymous));
         }
         let (tenant, source) = match access.keyring.identify(headers) {
@@ -191,7 +197,9 @@ impl AccessWatch {
         self.families.tenants.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
         let engine_keys = self.engine_keys.all(&documents.backends);
         let anonymous = Arc::clone(anonymous);
-        self.current.store(Arc::new(Access { keyring, tenants, anonymous, engine_keys }));
+        let is_managed = documents.tenants.values().any(|tenant| tenant.id.as_str() != ANONYMOUS);
+        let access = Access { keyring, is_managed, tenants, anonymous, engine_keys };
+        self.current.store(Arc::new(access));
     }
 
     /// Follows the desired state, if there is any to follow. Never ends by itself.

@@ -22,5 +22,6 @@ pub fn offline(args: &OfflineArgs) -> anyhow::Result<()> {
         "# Give the line above to its user; it is not stored anywhere. Add these to the config:"
     );
     println!("{}", key.config_lines());
+    println!("# And this, unless the tenant has an entry already:\n{}", key.tenant_lines());
     Ok(())
 }

@@ -116,6 +116,24 @@ async fn a_key_counts_while_it_is_there() {
 }
 
 #[tokio::test]
+async fn without_its_last_key_an_open_edge_with_tenants_lets_nobody_in() {
+    let engine = engine().await;
+    let (mut desired, bed) = bed(&engine, RawAuth::default()).await;
+    assert_eq!(ask(&bed, "").await.status, 200, "there is nothing to ask for");
+    desired.tenant(serde_json::json!({}));
+    let (id, key) = desired.key();
+    known(&bed, 1).await;
+    assert_eq!(ask(&bed, &key).await.status, 200);
+    desired.put("keys", &id, None);
+    known(&bed, 0).await;
+    assert_error(&ask(&bed, &key).await, ErrorCode::InvalidApiKey);
+    assert_error(&ask(&bed, "").await, ErrorCode::InvalidApiKey);
+    desired.put("tenants", "acme", None);
+    eventually("no tenant", || bed.gateway.families.tenants.get() == 0).await;
+    assert_eq!(ask(&bed, "").await.status, 200);
+}
+
+#[tokio::test]
 async fn keys_and_tenants_of_the_file_stay_as_they_are() {
     let engine = engine().await;
     let (mut desired, feed) = Desired::new();

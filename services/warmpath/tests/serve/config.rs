@@ -101,7 +101,7 @@ async fn a_new_key_works_with_the_lines_that_are_printed_beside_it() {
     let double = double(|double| double).await;
     let file = ConfigFile::before(&double, "");
     let text = std::fs::read_to_string(file.path()).unwrap();
-    std::fs::write(file.path(), format!("{text}[[tenants]]\nid = \"team\"\n{lines}")).unwrap();
+    std::fs::write(file.path(), format!("{text}{lines}")).unwrap();
     let gateway = Serving::start(&file);
     assert!(get(gateway.edge, "/v1/models").starts_with("HTTP/1.1 401"));
     let bearer = format!("authorization: Bearer {key}\r\n");
