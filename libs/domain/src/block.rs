@@ -64,6 +64,15 @@ pub struct KeyList {
     pub keys: Arc<[BlockKey]>,
 }
 
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): spreads every bit of the input
+/// over the output, one to one.
+pub fn mix(value: u64) -> u64 {
+    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

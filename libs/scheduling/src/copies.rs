@@ -11,11 +11,29 @@
 //! ([`price`]). A prefix that is asked for more than what else there is has copies for nothing, and
 //! all of them serve it; so has every prefix on a cache with empty or worthless blocks.
 
+use domain::block::mix;
+
+/// The places of the longest match among these, in blocks; none if nobody holds anything. One
+/// round over all, most of which hold nothing.
+pub fn holders(matched: impl Iterator<Item = u32>) -> Vec<usize> {
+    let (mut holders, mut longest) = (Vec::new(), 1);
+    for (place, blocks) in matched.enumerate().filter(|(_, blocks)| *blocks > 0) {
+        if blocks > longest {
+            longest = blocks;
+            holders.clear();
+        }
+        if blocks == longest {
+            holders.push(place);
+        }
+    }
+    holders
+}
+
 /// Of the ranks that hold a prefix the one that keeps it, by its number: always the same one of
 /// the same ranks, and another share of all prefixes for each of them (rendezvous hashing).
 /// `prefix` names the prefix; each rank comes with what names it. `None` if there is none.
 pub fn keeper(prefix: u64, ranks: impl Iterator<Item = (usize, u64)>) -> Option<usize> {
-    ranks.max_by_key(|(_, name)| spread(prefix ^ spread(*name))).map(|(rank, _)| rank)
+    ranks.max_by_key(|(_, name)| mix(prefix ^ mix(*name))).map(|(rank, _)| rank)
 }
 
 /// A prefix that several ranks hold.
@@ -39,14 +57,6 @@ pub fn price(kept_out: f64, copies: Copies) -> f64 {
     if kept_out > own { kept_out / asks.max(1.0) } else { 0.0 }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-fn spread(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +76,15 @@ mod tests {
             }
         }
         assert_eq!(keeper(1, std::iter::empty()), None);
+    }
+
+    #[test]
+    fn holders_are_those_of_the_longest_match() {
+        let of = |matched: &[u32]| holders(matched.iter().copied());
+        assert_eq!(of(&[0, 3, 1, 3, 0]), [1, 3]);
+        assert_eq!(of(&[1, 1, 2]), [2]);
+        assert_eq!(of(&[1, 0, 1]), [0, 2]);
+        assert_eq!(of(&[0, 0]), [0; 0]);
     }
 
     #[test]

@@ -16,11 +16,13 @@
 
 pub mod copies;
 pub mod fit;
+mod forecast;
 pub mod hot;
 pub mod load;
 pub mod select;
 
 pub use fit::{Coefficients, PrefillFit, Shape};
+pub use forecast::forecast;
 pub use load::{Arrivals, Due, Fading, LoadBook, LoadSnapshot, Prompt, Sample, Work};
 pub use select::{
     CandidateView, Config, Field, Line, Policy, RANKED_LIMIT, SATURATED_SECONDS, Scored, Selection,

@@ -40,7 +40,7 @@ pub struct ClusterConfig {
     pub reference: ReferenceRule,
     /// Whether the gateway is shown what the engines' caches really hold.
     pub shown_content: bool,
-    /// When engines are away. Somebody must be left at any time.
+    /// When engines are away. One of them at least never is.
     pub outages: Vec<Outage>,
     /// Of everything random in a policy.
     pub seed: u64,

@@ -21,7 +21,7 @@ use kv_index::feedback::Heard;
 use scheduling::copies::{self, Copies};
 use scheduling::{
     CandidateView, Coefficients, Due, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank,
-    score,
+    forecast, score,
 };
 
 use measure::Measure;
@@ -154,15 +154,16 @@ impl Gateway {
         let prospects: Vec<Prospect> = (0..self.ranks.len())
             .map(|rank| self.prospect(rank, prompt, (hot, copies), now))
             .collect();
-        let (rank, mut parts) = self.choose(prompt, &prospects, chooser, now);
+        let (rank, parts) = self.choose(prompt, &prospects, chooser, now);
         let prospect = prospects[rank];
         let (room, found) = self.book(rank, prompt, prospect, now);
-        parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
+        let now = scheduling::Prompt {
+            uncached_tokens: prospect.uncached_tokens,
+            cached_tokens: prospect.cached_tokens,
+            ..found
+        };
         let fit = self.ranks[rank].fit.coefficients();
-        let prefill = |uncached, cached| fit.token_seconds(uncached, cached);
-        let more = prefill(found.uncached_tokens, found.cached_tokens)
-            - prefill(prospect.uncached_tokens, prospect.cached_tokens);
-        parts.prefill_seconds += more.max(0.0);
+        let parts = forecast(parts, &fit, (now, found), room);
         Routed {
             lease: LeaseId(self.next_lease - 1),
             rank,
@@ -173,14 +174,14 @@ impl Gateway {
 
     /// The longest match, if several ranks have it, and the one that keeps it.
     fn copies(&self, prompt: Prompt<'_>) -> Option<(Copies, usize)> {
-        let here = || (0..self.ranks.len()).filter(|rank| !self.ranks[*rank].is_away);
-        let blocks = here().map(|rank| self.matched[rank]).max()?;
-        let last = blocks.checked_sub(1)? as usize;
-        let holders = || here().filter(|rank| self.matched[*rank] == blocks);
-        holders().nth(1)?;
-        let prefix = prompt.keys[last.min(prompt.keys.len() - 1)];
-        let keeper = copies::keeper(prefix.0, holders().map(|rank| (rank, rank as u64)))?;
-        let (asks, holders) = (self.mirror.asks_of(blocks), holders().count() as u32);
+        let matched = self.matched.iter().zip(&self.ranks);
+        let holders = copies::holders(matched.map(|(m, rank)| if rank.is_away { 0 } else { *m }));
+        let [first, _, ..] = holders[..] else { return None };
+        let blocks = self.matched[first];
+        let last = (blocks as usize - 1).min(prompt.keys.len() - 1);
+        let named = holders.iter().map(|rank| (*rank, *rank as u64));
+        let keeper = copies::keeper(prompt.keys[last].0, named)?;
+        let (asks, holders) = (self.mirror.asks_of(blocks), holders.len() as u32);
         Some((Copies { blocks, asks, holders }, keeper))
     }
 

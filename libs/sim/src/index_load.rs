@@ -10,7 +10,6 @@ use std::io::BufRead;
 use domain::BlockKey;
 use serde::Deserialize;
 
-use crate::request::spread;
 use crate::trace::TraceError;
 
 /// What is read of a line.
@@ -76,7 +75,7 @@ impl IndexLoad {
 
 /// The key that a block of a load goes by.
 pub fn block_key(id: u32) -> BlockKey {
-    BlockKey(spread(u64::from(id)))
+    BlockKey(domain::block::mix(u64::from(id)))
 }
 
 /// A load that cannot be read.

@@ -60,20 +60,19 @@ impl PlainLru {
 
     /// The blocks that using `prompt` would evict, as far as they are not its own.
     pub fn victims<'a>(&'a self, prompt: &'a [u32]) -> impl Iterator<Item = u32> + 'a {
+        let others = self.oldest_first().filter(|block| !prompt.contains(block));
+        others.take(self.evicted_by(prompt) as usize)
+    }
+
+    fn oldest_first(&self) -> impl Iterator<Item = u32> + '_ {
         let newer = |block: &u32| self.links.get(*block as usize).map(|links| links.newer);
-        std::iter::successors(Some(self.oldest), newer)
-            .take_while(|block| *block != NONE)
-            .filter(|block| !prompt.contains(block))
-            .take(self.evicted_by(prompt) as usize)
+        std::iter::successors(Some(self.oldest), newer).take_while(|block| *block != NONE)
     }
 
     /// The blocks that would go if so many new ones came.
     pub fn front(&self, new_blocks: u32) -> impl Iterator<Item = u32> + '_ {
-        let newer = |block: &u32| self.links.get(*block as usize).map(|links| links.newer);
         let gone = (self.resident + new_blocks).saturating_sub(self.capacity);
-        std::iter::successors(Some(self.oldest), newer)
-            .take_while(|block| *block != NONE)
-            .take(gone as usize)
+        self.oldest_first().take(gone as usize)
     }
 
     /// Blocks that are here.

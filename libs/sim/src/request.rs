@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::block::mix;
 use domain::{BlockKey, Moment};
 
 /// When a request is sent.
@@ -81,15 +82,7 @@ impl RequestSet {
 
 /// The key of a block that follows the block `previous`: equal chains have equal keys.
 pub(crate) fn chained(previous: u64, content: u64) -> u64 {
-    spread(previous ^ spread(content.wrapping_add(1)))
-}
-
-/// The finaliser of SplitMix64: spreads every bit of the input over the output.
-pub(crate) fn spread(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    mix(previous ^ mix(content.wrapping_add(1)))
 }
 
 /// A chain of keys that grows by runs of blocks.
@@ -102,7 +95,7 @@ impl Chain {
     /// Adds the blocks of a piece of content, named by `content`.
     pub(crate) fn push(&mut self, content: u64, blocks: u32) {
         for block in 0..u64::from(blocks) {
-            self.push_one(spread(content).wrapping_add(block));
+            self.push_one(mix(content).wrapping_add(block));
         }
     }
 

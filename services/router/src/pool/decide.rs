@@ -146,16 +146,10 @@ impl State {
         fits: bool,
         now: Moment,
     ) -> ScoreParts {
-        let mut parts = selection.ranked[0].parts;
         let rank = &self.ranks[prospect.at];
         let room = rank.load.room_delay_seconds(prospect.prompt_blocks(), fits, now);
-        parts.queue_delay_seconds = parts.queue_delay_seconds.max(room);
-        let fit = rank.fit.coefficients();
-        let prefill = |found: &scheduling::Prompt| {
-            fit.token_seconds(found.uncached_tokens, found.cached_tokens)
-        };
-        parts.prefill_seconds += (prefill(found) - prefill(&prospect.found())).max(0.0);
-        parts
+        let found = (prospect.found(), *found);
+        scheduling::forecast(selection.ranked[0].parts, &rank.fit.coefficients(), found, room)
     }
 
     /// What a booked prompt will find when its turn comes: what the winner holds now, less what

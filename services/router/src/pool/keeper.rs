@@ -21,9 +21,14 @@ impl Kept {
         asked: &Asked<'_>,
         (eligible, found): (&[usize], &[Found]),
     ) -> Option<Self> {
-        let holders = holders(found);
+        let mut holders = copies::holders(found.iter().map(|found| found.matched_blocks));
         let [first, _, ..] = holders[..] else { return None };
         let (reading, _) = found[first].cache?;
+        let is_read_alike = |place: &usize| found[*place].is_read_by(reading);
+        holders.retain(is_read_alike);
+        if holders.len() < 2 {
+            return None;
+        }
         let blocks = found[first].matched_blocks;
         let prefix = asked.key_at(reading, blocks)?;
         let count = u32::try_from(holders.len()).unwrap_or(u32::MAX);
@@ -35,8 +40,7 @@ impl Kept {
     }
 
     fn is_held(&self, found: &Found) -> bool {
-        let is_read_alike = found.cache.is_some_and(|(reading, _)| reading == self.reading);
-        found.matched_blocks == self.copies.blocks && is_read_alike
+        found.matched_blocks == self.copies.blocks && found.is_read_by(self.reading)
     }
 
     /// What there is, where what was found at this place is a further copy.
@@ -44,24 +48,4 @@ impl Kept {
     pub(super) fn further(&self, place: usize, found: &Found) -> Option<Copies> {
         (place != self.keeper && self.is_held(found)).then_some(self.copies)
     }
-}
-
-/// Places of those with the longest match, read as the first of them is. One round over all, most
-/// of which hold nothing.
-fn holders(found: &[Found]) -> Vec<usize> {
-    let (mut holders, mut longest, mut reading) = (Vec::new(), 1, 0);
-    for (place, found) in found.iter().enumerate() {
-        if found.matched_blocks < longest {
-            continue;
-        }
-        let Some((of, _)) = found.cache else { continue };
-        if found.matched_blocks > longest || holders.is_empty() {
-            (longest, reading) = (found.matched_blocks, of);
-            holders.clear();
-        }
-        if of == reading {
-            holders.push(place);
-        }
-    }
-    holders
 }

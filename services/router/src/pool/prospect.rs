@@ -52,6 +52,13 @@ pub(super) struct Found {
     pub(super) cache: Option<(u32, Slot)>,
 }
 
+impl Found {
+    /// Whether it was looked up by that reading.
+    pub(super) fn is_read_by(&self, reading: u32) -> bool {
+        self.cache.is_some_and(|(by, _)| by == reading)
+    }
+}
+
 /// A prompt as the ranks' caches are asked for it.
 pub(super) struct Asked<'a> {
     pub(super) prompt: Option<&'a Prompt>,

@@ -1,12 +1,12 @@
 //! Embeddings, rerank and score: the shapes of vLLM's pooling endpoints around numbers that only
 //! depend on the text.
 
+use domain::block::mix;
 use serde_json::{Value, json};
 
 use super::engine::{Engine, unix_seconds};
 use super::errors::EngineError;
 use super::request::{field, missing, text_tokens, token_ids};
-use super::words::mix;
 
 /// Numbers in an embedding.
 const DIMENSIONS: u64 = 16;

@@ -33,7 +33,7 @@ impl Vocabulary {
     /// Output token `index` of an answer: the same for the same seed.
     pub(crate) fn word(&self, seed: u64, index: u32) -> &Word {
         let words = if index == 0 { &self.first } else { &self.rest };
-        &words[(mix(seed ^ u64::from(index)) % words.len() as u64) as usize]
+        &words[(domain::block::mix(seed ^ u64::from(index)) % words.len() as u64) as usize]
     }
 }
 
@@ -51,14 +51,6 @@ fn single_tokens(folder: &ModelFolder, words: impl Iterator<Item = String>) -> V
     }
     let pseudo = |(index, text): (u32, String)| Word { token: u32::MAX - index, text: text.into() };
     (0..).zip(words).map(pseudo).collect()
-}
-
-/// The finaliser of SplitMix64: spreads every bit of the input over the output.
-pub(crate) fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Short and common, so that most tokenizers have one token for each.
