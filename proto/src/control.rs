@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use domain::{
     Backend, BackendState, Base, CacheConfig, EngineKind, Incarnation, LoadSample, ModelId, Moment,
-    RankState, ServedModel,
+    PrefillCounters, RankState, ServedModel,
 };
 
 use self::v1 as wire;
@@ -124,6 +124,11 @@ pub fn load(sample: &LoadSample, now: Moment) -> wire::Load {
         preemptions: sample.preemptions,
         prefix_queries: sample.prefix_cache.map(|(queries, _)| queries),
         prefix_hits: sample.prefix_cache.map(|(_, hits)| hits),
+        prefills: sample.prefills.map(|prefills| wire::Prefills {
+            requests: prefills.requests,
+            tokens: prefills.tokens,
+            seconds: prefills.seconds,
+        }),
     }
 }
 
@@ -139,6 +144,11 @@ pub fn read_load(load: &wire::Load, now: Moment) -> LoadSample {
         kv_usage: load.kv_usage,
         preemptions: load.preemptions,
         prefix_cache: load.prefix_queries.zip(load.prefix_hits),
+        prefills: load.prefills.map(|prefills| PrefillCounters {
+            requests: prefills.requests,
+            tokens: prefills.tokens,
+            seconds: prefills.seconds,
+        }),
     }
 }
 
@@ -156,6 +166,7 @@ mod tests {
             kv_usage,
             preemptions: Some(3),
             prefix_cache: kv_usage.map(|_| (7, 5)),
+            prefills: kv_usage.map(|seconds| PrefillCounters { requests: 7, tokens: 90, seconds }),
         };
         let cache = CacheConfig { block_size: 16, usable_blocks: 9, prefix_caching: true };
         Backend {

@@ -238,6 +238,19 @@ pub struct LoadSample {
     pub preemptions: Option<u64>,
     /// Prompt tokens looked up in, and found in, the prefix cache so far.
     pub prefix_cache: Option<(u64, u64)>,
+    /// What the engine counts of its prefills.
+    pub prefills: Option<PrefillCounters>,
+}
+
+/// An engine's own account of its prefills, since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PrefillCounters {
+    /// Requests that it has of.
+    pub requests: u64,
+    /// Prompt tokens they had to compute.
+    pub tokens: u64,
+    /// Seconds they spent in their prefills. Prompts that share a step have its time each.
+    pub seconds: f64,
 }
 
 /// How well a backend's cache content is known, best last.

@@ -24,7 +24,7 @@ pub use block::{BlockKey, BlockUnit, KeyList};
 pub use error::ErrorCode;
 pub use fleet::{
     Backend, BackendState, Base, CacheConfig, EngineKind, EvidenceLevel, Fleet, LoadSample,
-    RankState, ServedModel,
+    PrefillCounters, RankState, ServedModel,
 };
 pub use ids::{BackendId, Incarnation, LeaseId, ModelId, RankId, RequestId, TenantId};
 pub use moment::Moment;

@@ -38,6 +38,8 @@ pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
         kv_usage: None,
         preemptions: None,
         prefix_cache,
+        // It tells tokens and seconds, but not of how many requests.
+        prefills: None,
     };
     vec![RankReading { rank: 0, cache: None, load }]
 }
@@ -79,6 +81,7 @@ mod tests {
             kv_usage: None,
             preemptions: None,
             prefix_cache: Some((3823 + 7969, 7969)),
+            prefills: None,
         };
         assert_eq!(readings, vec![RankReading { rank: 0, cache: None, load }]);
     }

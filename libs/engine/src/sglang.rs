@@ -56,6 +56,7 @@ pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
             kv_usage: usage.get(&rank).map(|share| share.min(1.0)),
             preemptions: retracted.get(&rank).map(|n| *n as u64),
             prefix_cache,
+            prefills: None,
         },
     };
     running.into_iter().map(reading).collect()

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{CacheConfig, LoadSample, Moment};
+use domain::{CacheConfig, LoadSample, Moment, PrefillCounters};
 
 use crate::RankReading;
 use crate::metrics::{Page, Sample};
@@ -19,11 +19,24 @@ const PREEMPTIONS: &[&str] = &["vllm:num_preemptions_total", "vllm:num_preemptio
 const CACHE_QUERIES: &[&str] =
     &["vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"];
 const CACHE_HITS: &[&str] = &["vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"];
+const PREFILL_SECONDS: &[&str] = &["vllm:request_prefill_time_seconds_sum"];
+const PREFILL_REQUESTS: &[&str] = &["vllm:request_prefill_time_seconds_count"];
+const PREFILL_TOKENS: &[&str] = &["vllm:request_prefill_kv_computed_tokens_sum"];
 const CACHE_CONFIG: &str = "vllm:cache_config_info";
 
 /// Everything that [`read`] reads.
-pub(crate) const METRICS: &[&[&str]] =
-    &[RUNNING, WAITING, KV_USAGE, PREEMPTIONS, CACHE_QUERIES, CACHE_HITS, &[CACHE_CONFIG]];
+pub(crate) const METRICS: &[&[&str]] = &[
+    RUNNING,
+    WAITING,
+    KV_USAGE,
+    PREEMPTIONS,
+    CACHE_QUERIES,
+    CACHE_HITS,
+    PREFILL_SECONDS,
+    PREFILL_REQUESTS,
+    PREFILL_TOKENS,
+    &[CACHE_CONFIG],
+];
 
 /// One reading per rank that tells its running requests, by rank.
 pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
@@ -32,6 +45,7 @@ pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
     let kv_usage = sums(KV_USAGE);
     let preemptions = sums(PREEMPTIONS);
     let (queries, hits) = (sums(CACHE_QUERIES), sums(CACHE_HITS));
+    let prefills = prefills(page);
     let caches = caches(page);
     let reading = |(rank, running): (u16, f64)| RankReading {
         rank,
@@ -46,9 +60,20 @@ pub fn read(page: &Page<'_>, at: Moment) -> Vec<RankReading> {
                 .get(&rank)
                 .zip(hits.get(&rank))
                 .map(|(queries, hits)| (*queries as u64, *hits as u64)),
+            prefills: prefills.get(&rank).copied(),
         },
     };
     sums(RUNNING).into_iter().map(reading).collect()
+}
+
+/// Of the ranks that tell all of it.
+fn prefills(page: &Page<'_>) -> BTreeMap<u16, PrefillCounters> {
+    let (requests, tokens) = (sums(page, PREFILL_REQUESTS), sums(page, PREFILL_TOKENS));
+    let counters = |(rank, seconds): (u16, f64)| {
+        let requests = *requests.get(&rank)? as u64;
+        Some((rank, PrefillCounters { requests, tokens: *tokens.get(&rank)? as u64, seconds }))
+    };
+    sums(page, PREFILL_SECONDS).into_iter().filter_map(counters).collect()
 }
 
 /// A metric per rank, its series of one rank added up. Of several names the first one that the

@@ -33,12 +33,14 @@
 //!   exact constrained solution. Predictions are therefore never negative, and never fall when a
 //!   prompt grows.
 
+mod check;
 mod coefficients;
 mod fleet;
 mod linear;
 #[cfg(test)]
 mod tests;
 
+pub use check::{Counted, EngineCheck};
 pub use coefficients::{Coefficients, STEP_TOKENS, Shape};
 pub(crate) use coefficients::{HALF_STEP, pairs};
 pub use fleet::{Anew, FitOfRank, reconsider};

@@ -36,6 +36,7 @@
 //! less in the cache than was foretold make such a line.
 
 mod arrivals;
+mod ceiling;
 mod claims;
 mod foreign;
 mod pace;
@@ -51,6 +52,7 @@ use std::time::Duration;
 use domain::{LeaseId, LoadSample, Moment};
 
 pub use self::arrivals::{Arrivals, Fading};
+use self::ceiling::Ceiling;
 use self::claims::Claims;
 use self::foreign::Foreign;
 use self::pace::Pace;
@@ -161,6 +163,7 @@ pub struct LoadBook {
     mean_prefill_seconds: f64,
     arrivals: Arrivals,
     foreign: Foreign,
+    ceiling: Ceiling,
 }
 
 impl Default for LoadBook {
@@ -190,6 +193,7 @@ impl LoadBook {
             mean_prefill_seconds: Coefficients::DEFAULT.predict_seconds(1_000, 0),
             arrivals: Arrivals::default(),
             foreign: Foreign::default(),
+            ceiling: Ceiling::default(),
         }
     }
 
@@ -350,6 +354,7 @@ impl LoadBook {
             foreign_until: until,
             in_flight: self.in_flight(),
             running: self.running(),
+            ceiling: self.ceiling.requests().unwrap_or(u32::MAX),
         }
     }
 
@@ -408,6 +413,13 @@ impl LoadBook {
     pub fn observe_load(&mut self, sample: &LoadSample, now: Moment) {
         self.settle(now);
         self.foreign.observe(sample);
+        self.ceiling.observe(sample);
+    }
+
+    /// Requests that the engine was seen to run at once at most while others waited; `None` while
+    /// that is not known.
+    pub fn running_ceiling(&self) -> Option<u32> {
+        self.ceiling.requests()
     }
 
     /// Requests at the engine that are not ours, smoothed; 0 if there is at most one, or if the

@@ -31,8 +31,8 @@ pub use sparing::select_sparing;
 /// best eight is cheaper than sorting a thousand.
 pub const RANKED_LIMIT: usize = 8;
 
-/// A rank whose predicted wait is longer than this counts as saturated. It changes the reason
-/// that is told, never the order.
+/// A rank whose predicted wait is longer than this counts as saturated, and so does one that runs
+/// as many requests as it can. It changes the reason that is told, never the order.
 pub const SATURATED_SECONDS: f64 = 2.0;
 
 /// Stands for a score that could not be computed: worse than any real one, and still comparable.

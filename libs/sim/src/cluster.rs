@@ -271,6 +271,7 @@ impl<'a> Cluster<'a> {
                     engine.counters().queried_tokens,
                     engine.counters().hit_tokens,
                 )),
+                prefills: None,
             };
             self.gateway.observe_load(rank, &sample);
             // In the order of the requests, as maps have none.

@@ -20,8 +20,7 @@ use domain::{BlockKey, LeaseId, LoadSample, Moment, ScoreParts};
 use kv_index::feedback::Heard;
 use scheduling::copies::{self, Copies};
 use scheduling::{
-    CandidateView, Coefficients, Due, LoadBook, PrefillFit, SATURATED_SECONDS, arrivals_per_rank,
-    forecast, score,
+    CandidateView, Coefficients, Due, LoadBook, PrefillFit, arrivals_per_rank, forecast, score,
 };
 
 use measure::Measure;
@@ -414,6 +413,7 @@ impl Lease {
 
 impl Rank {
     fn view(&self, prospect: &Prospect, now: Moment) -> CandidateView<'_> {
+        let load = self.load.snapshot();
         CandidateView {
             matched_blocks: prospect.matched_blocks,
             cached_tokens: prospect.cached_tokens,
@@ -424,10 +424,10 @@ impl Rank {
             evicted_ask_tokens: prospect.evicted_ask_tokens,
             booked_seconds: self.load.booked_seconds(now),
             arrivals_per_second: self.load.arrivals_per_second(now),
-            in_flight: self.load.in_flight() + self.load.foreign_requests(now).round() as u32,
+            in_flight: load.all_in_flight(now),
             running: self.load.running(),
             last_chosen: self.last_chosen,
-            saturated: prospect.queue_delay_seconds > SATURATED_SECONDS,
+            saturated: load.saturated(prospect.queue_delay_seconds, load.all_in_flight(now)),
             fit: self.fit.as_ref(),
         }
     }

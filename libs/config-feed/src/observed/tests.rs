@@ -12,6 +12,7 @@ fn load(running: u32) -> LoadSample {
         kv_usage: None,
         preemptions: None,
         prefix_cache: None,
+        prefills: None,
     }
 }
 

@@ -166,6 +166,7 @@ pub(crate) fn backend(id: &str, state: BackendState, running: u32) -> Arc<Backen
         kv_usage: Some(0.5),
         preemptions: None,
         prefix_cache: Some((9, 4)),
+        prefills: Some(domain::PrefillCounters { requests: 3, tokens: 5, seconds: 0.25 }),
     };
     Arc::new(Backend {
         id: id.into(),

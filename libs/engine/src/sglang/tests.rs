@@ -35,6 +35,7 @@ fn a_page_gives_load_and_cache() {
         kv_usage: Some(0.28),
         preemptions: Some(2),
         prefix_cache: Some((1000, 650)),
+        prefills: None,
     };
     let expected = RankReading { rank: 0, cache: cache(1, 161_721), load };
     assert_eq!(read(&parse(PAGE), at), vec![expected]);

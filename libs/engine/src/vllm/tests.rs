@@ -18,6 +18,11 @@ fn a_recorded_page_under_load_gives_load_and_cache() {
             kv_usage: Some(0.7948717948717949),
             preemptions: Some(0),
             prefix_cache: Some((4673, 864)),
+            prefills: Some(PrefillCounters {
+                requests: 15,
+                tokens: 2910,
+                seconds: 0.32361904499975935,
+            }),
         },
     };
     assert_eq!(read(&parse(LOADED), at), vec![expected]);

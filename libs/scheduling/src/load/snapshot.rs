@@ -2,6 +2,8 @@
 
 use domain::Moment;
 
+use crate::SATURATED_SECONDS;
+
 /// The part of a [`LoadBook`](super::LoadBook) that its answers about any later moment are made
 /// of: small, and right until the book changes. Who asks a thousand ranks at once keeps these side
 /// by side instead of going through a thousand books.
@@ -18,6 +20,8 @@ pub struct LoadSnapshot {
     pub(super) foreign_until: Moment,
     pub(super) in_flight: u32,
     pub(super) running: u32,
+    /// Requests that run at once at most, as far as that is known.
+    pub(super) ceiling: u32,
 }
 
 impl LoadSnapshot {
@@ -52,6 +56,18 @@ impl LoadSnapshot {
     pub fn all_in_flight(&self, now: Moment) -> u32 {
         let foreign = if now > self.foreign_until { 0 } else { self.foreign_in_flight };
         self.in_flight + foreign
+    }
+
+    /// Whether a request sent now would wait long, or has to wait until another ends: the queue is
+    /// longer than [`SATURATED_SECONDS`], or as many requests are there as the engine runs at once.
+    pub fn is_saturated(&self, now: Moment) -> bool {
+        self.saturated(self.queue_delay_seconds(now), self.all_in_flight(now))
+    }
+
+    /// [`Self::is_saturated`] for who has asked for both already.
+    #[inline]
+    pub fn saturated(&self, queue_delay_seconds: f64, all_in_flight: u32) -> bool {
+        queue_delay_seconds > SATURATED_SECONDS || all_in_flight >= self.ceiling
     }
 
     /// Requests past their prefill and not ended, as of the last change of the book.

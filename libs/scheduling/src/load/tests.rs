@@ -1,3 +1,4 @@
+mod ceiling;
 mod foreign;
 mod random;
 mod room;
@@ -6,7 +7,7 @@ mod samples;
 use domain::{LeaseId, Moment};
 
 use super::*;
-use crate::Shape;
+use crate::{SATURATED_SECONDS, Shape};
 
 fn at(seconds: f64) -> Moment {
     Moment::from_secs_f64(seconds)

@@ -27,6 +27,8 @@ pub(super) struct RankFamilies {
     capacity_corrections: IntCounterVec,
     purges: IntCounterVec,
     belief_gap: GaugeVec,
+    prefill_check: GaugeVec,
+    running_ceiling: IntGaugeVec,
     evidence: IntGaugeVec,
     breaker: IntGaugeVec,
 }
@@ -36,23 +38,6 @@ impl RankFamilies {
         const WITH_OUTCOME: &[&str] = &["model", "backend", "rank", "outcome"];
         const WITH_LEVEL: &[&str] = &["model", "backend", "rank", "level"];
         const WITH_STATE: &[&str] = &["model", "backend", "rank", "state"];
-        let queue_delay = GaugeVec::new(
-            Opts::new(
-                "warmpath_router_queue_delay_seconds",
-                "Predicted wait until the rank can begin another prefill.",
-            ),
-            RANK_LABELS,
-        )?;
-        r.register(Box::new(queue_delay.clone()))?;
-        let belief_gap = GaugeVec::new(
-            Opts::new(
-                "warmpath_router_belief_gap_ratio",
-                "What the rank's cache was believed to hold of prompts less what its engine found, \
-                 as a share of the prompts, averaged over the last reports.",
-            ),
-            RANK_LABELS,
-        )?;
-        r.register(Box::new(belief_gap.clone()))?;
         Ok(Self {
             predicted_cached: counters(
                 r,
@@ -88,7 +73,11 @@ impl RankFamilies {
                 "Times the rank's breaker opened.",
                 RANK_LABELS,
             )?,
-            queue_delay,
+            queue_delay: real_gauges(
+                r,
+                "warmpath_router_queue_delay_seconds",
+                "Predicted wait until the rank can begin another prefill.",
+            )?,
             in_flight: gauges(
                 r,
                 "warmpath_router_in_flight_requests",
@@ -125,7 +114,23 @@ impl RankFamilies {
                 "Beliefs given up as the engine found less: of a prefix, or of the whole rank.",
                 &["model", "backend", "rank", "scope"],
             )?,
-            belief_gap,
+            belief_gap: real_gauges(
+                r,
+                "warmpath_router_belief_gap_ratio",
+                "What the rank's cache was believed to hold of prompts less what its engine found, \
+                 as a share of the prompts, averaged over the last reports.",
+            )?,
+            prefill_check: real_gauges(
+                r,
+                "warmpath_router_prefill_check_ratio",
+                "Prefill time by the engine's counters over what the fit says; 0 while unknown.",
+            )?,
+            running_ceiling: gauges(
+                r,
+                "warmpath_router_running_ceiling_requests",
+                "Requests that the engine was seen to run at once at most; 0 while unknown.",
+                RANK_LABELS,
+            )?,
             evidence: gauges(
                 r,
                 "warmpath_router_evidence_level",
@@ -163,6 +168,8 @@ impl RankFamilies {
             capacity_corrections: f.capacity_corrections.with_label_values(&labels),
             purges: Purge::ALL.map(|p| f.purges.with_label_values(&with(p.as_str()))),
             belief_gap: f.belief_gap.with_label_values(&labels),
+            prefill_check: f.prefill_check.with_label_values(&labels),
+            running_ceiling: f.running_ceiling.with_label_values(&labels),
             evidence: EvidenceLevel::ALL.map(|l| f.evidence.with_label_values(&with(l.as_str()))),
             breaker: Gate::ALL.map(|g| f.breaker.with_label_values(&with(g.as_str()))),
         }
@@ -182,10 +189,11 @@ impl RankFamilies {
         for sum in [&f.predicted_ttft, &f.delivered_ttft] {
             let _ = sum.remove_label_values(&labels);
         }
-        for gauge in [&f.in_flight, &f.resident, &f.capacity, &f.told_capacity] {
+        let counts = [&f.in_flight, &f.resident, &f.capacity, &f.told_capacity, &f.running_ceiling];
+        for gauge in counts {
             let _ = gauge.remove_label_values(&labels);
         }
-        for gauge in [&f.queue_delay, &f.belief_gap] {
+        for gauge in [&f.queue_delay, &f.belief_gap, &f.prefill_check] {
             let _ = gauge.remove_label_values(&labels);
         }
         for purge in Purge::ALL {
@@ -205,6 +213,12 @@ impl RankFamilies {
 
 fn sums(r: &Registry, name: &str, help: &str) -> Result<CounterVec, prometheus::Error> {
     let vec = CounterVec::new(Opts::new(name, help), RANK_LABELS)?;
+    r.register(Box::new(vec.clone()))?;
+    Ok(vec)
+}
+
+fn real_gauges(r: &Registry, name: &str, help: &str) -> Result<GaugeVec, prometheus::Error> {
+    let vec = GaugeVec::new(Opts::new(name, help), RANK_LABELS)?;
     r.register(Box::new(vec.clone()))?;
     Ok(vec)
 }
@@ -264,6 +278,8 @@ pub(crate) struct RankMetrics {
     pub(crate) capacity_corrections: IntCounter,
     purges: [IntCounter; 2],
     pub(crate) belief_gap: Gauge,
+    pub(crate) prefill_check: Gauge,
+    pub(crate) running_ceiling: IntGauge,
     evidence: [IntGauge; 3],
     breaker: [IntGauge; 3],
 }

@@ -4,9 +4,7 @@
 //! over so little keeps all it needs in the CPU's registers.
 
 use domain::Moment;
-use scheduling::{
-    Config, Fading, Field, Line, LoadSnapshot, Policy, SATURATED_SECONDS, Selection, select_sparing,
-};
+use scheduling::{Config, Fading, Field, Line, LoadSnapshot, Policy, Selection, select_sparing};
 
 use super::State;
 use super::keeper::Kept;
@@ -34,6 +32,7 @@ struct Queue {
     booked_seconds: f64,
     delay_seconds: f64,
     in_flight: u32,
+    saturated: bool,
 }
 
 impl Queue {
@@ -41,7 +40,9 @@ impl Queue {
     fn of(load: &LoadSnapshot, now: Moment) -> Self {
         let booked_seconds = load.booked_seconds(now);
         let delay_seconds = booked_seconds + load.foreign_seconds(now);
-        Self { booked_seconds, delay_seconds, in_flight: load.all_in_flight(now) }
+        let in_flight = load.all_in_flight(now);
+        let saturated = load.saturated(delay_seconds, in_flight);
+        Self { booked_seconds, delay_seconds, in_flight, saturated }
     }
 }
 
@@ -80,7 +81,7 @@ impl State {
             booked_seconds: queue.booked_seconds,
             arrivals_per_second: *arrivals,
             last_chosen: last_chosen[*at],
-            saturated: queue.delay_seconds > SATURATED_SECONDS,
+            saturated: queue.saturated,
         });
         Field::new(config, lines)
     }

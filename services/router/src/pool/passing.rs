@@ -62,6 +62,9 @@ impl State {
     pub(super) fn show(&mut self, now: Moment) {
         for rank in self.ranks.iter() {
             rank.metrics.queue_delay.set(rank.load.queue_delay_seconds(now));
+            rank.metrics.prefill_check.set(rank.check.ratio().unwrap_or(0.0));
+            let ceiling = rank.load.running_ceiling().unwrap_or(0);
+            rank.metrics.running_ceiling.set(i64::from(ceiling));
             rank.metrics.breaker(rank.breaker.gate(now));
             rank.show_in_flight();
             let (mut resident, mut capacity, mut told) = (0, 0, 0);

@@ -8,6 +8,7 @@ use domain::{
     RankState, Route, ServedModel,
 };
 use kv_index::Slot;
+use scheduling::fit::EngineCheck;
 use scheduling::{LoadBook, PrefillFit};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -39,6 +40,8 @@ pub(crate) struct Rank {
     pub(crate) fit: PrefillFit,
     /// When the fit learned last; `None` for never, or when it started over.
     pub(crate) measured_at: Option<Moment>,
+    /// The fit against what the engine counts.
+    pub(crate) check: EngineCheck,
     pub(crate) breaker: Breaker,
     /// The pool's turn at which it was chosen last.
     pub(crate) last_chosen: u64,
@@ -84,6 +87,7 @@ impl Rank {
             load: LoadBook::default(),
             fit,
             measured_at: None,
+            check: EngineCheck::default(),
             breaker: Breaker::default(),
             last_chosen: 0,
             level,
@@ -110,6 +114,11 @@ impl Rank {
         if let Some(sample) = rank.load.filter(|sample| self.is_news(sample)) {
             self.last_sample = Some(sample.at);
             self.load.observe_load(&sample, sample.at);
+            let fit = self.fit.coefficients();
+            if let Some(counted) = self.check.observe(&sample, &fit, self.measured_at) {
+                self.fit.observe(&counted.shape, counted.seconds);
+                self.measured_at = Some(sample.at);
+            }
         }
         let profile = Profile::of(backend, model, rank);
         let changed = profile != self.profile;

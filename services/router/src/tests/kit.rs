@@ -176,6 +176,7 @@ pub(super) fn with_load(mut backend: Backend, at: Moment, running: u32, waiting:
         kv_usage: None,
         preemptions: None,
         prefix_cache: None,
+        prefills: None,
     });
     backend
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{BackendState, Decision, DecisionReason, Moment, Prompt};
+use domain::{BackendState, Decision, DecisionReason, Moment, PrefillCounters, Prompt};
 use scheduling::Policy;
 
 use super::kit::{Bench, doc, fleet_of, shares, vllm, with_load};
@@ -209,4 +209,68 @@ fn a_slow_backend_is_learned_and_gets_less() {
     back.incarnation = domain::Incarnation(2);
     bench.reconcile(vec![back, vllm("b1")]);
     assert_eq!(bench.field(slow, "prefill_fit"), fit);
+}
+
+#[test]
+fn where_every_engine_runs_as_many_as_it_can_the_reason_says_so() {
+    let mut bench = Bench::new(fleet_of(2));
+    for _ in 0..3 {
+        bench.wait(1.0);
+        let at = bench.now;
+        bench.reconcile(vec![with_load(vllm("b0"), at, 2, 3), with_load(vllm("b1"), at, 1, 1)]);
+    }
+    bench.wait(1.0);
+    let at = bench.now;
+    bench.reconcile(vec![with_load(vllm("b0"), at, 0, 0), with_load(vllm("b1"), at, 0, 0)]);
+    bench.wait(20.0);
+    let reasons: Vec<DecisionReason> = (0..4)
+        .map(|d| {
+            let decision = bench.route(doc(50 + d, 2));
+            bench.wait(0.1);
+            bench.first_token(decision.lease);
+            decision.evidence.reason
+        })
+        .collect();
+    let cold = DecisionReason::Cold;
+    assert_eq!(reasons, [cold, cold, cold, DecisionReason::AllSaturated]);
+    bench.router.tick(bench.now);
+    let page = bench.metrics();
+    for (backend, ceiling) in [("b0", 2), ("b1", 1)] {
+        let series = format!(
+            "warmpath_router_running_ceiling_requests{{backend=\"{backend}\",model=\"model\",\
+             rank=\"0\"}} {ceiling}"
+        );
+        assert!(page.contains(&series), "{page}");
+    }
+}
+
+#[test]
+fn an_engine_whose_first_tokens_nobody_sees_is_learned_by_its_own_counters() {
+    let mut bench = Bench::new(fleet_of(2));
+    // 40 requests of 1,000 tokens a reading; the first engine takes ten times as long for them.
+    for round in 0..12_u64 {
+        bench.wait(1.0);
+        let counted = |id: &str, seconds_each: f64| {
+            let mut backend = with_load(vllm(id), bench.now, 0, 0);
+            let requests = 40 * round;
+            let load = backend.ranks[0].load.as_mut().expect("set");
+            load.prefills = Some(PrefillCounters {
+                requests,
+                tokens: 1_000 * requests,
+                seconds: seconds_each * requests as f64,
+            });
+            backend
+        };
+        bench.reconcile(vec![counted("b0", 0.5), counted("b1", 0.05)]);
+    }
+    let open: Vec<Decision> = (0..11).map(|d| bench.route(doc(70 + d, 63))).collect();
+    let shares = shares(&open);
+    assert!(shares["b1"] >= 9, "{shares:?}");
+    let fit = bench.field("b0", "prefill_fit");
+    bench.router.tick(bench.now);
+    let page = bench.metrics();
+    let series = "warmpath_router_prefill_check_ratio{backend=\"b0\",model=\"model\",rank=\"0\"} ";
+    let ratio = page.split_once(series).and_then(|(_, rest)| rest.lines().next());
+    let ratio: f64 = ratio.and_then(|text| text.parse().ok()).expect("shown");
+    assert!(ratio > 1.0, "the prior was too fast: {ratio}, {fit}");
 }

@@ -117,6 +117,7 @@ mod tests {
             kv_usage: None,
             preemptions: None,
             prefix_cache: None,
+            prefills: None,
         };
         Backend {
             id: "a".into(),

@@ -139,6 +139,7 @@ mod tests {
             kv_usage: Some(0.5),
             preemptions: None,
             prefix_cache: Some(prefix_cache),
+            prefills: None,
         };
         RankReading { rank, cache: None, load }
     }

@@ -12,6 +12,7 @@ fn reading(seconds: f64, running: u32, waiting: u32) -> LoadSample {
         kv_usage: None,
         preemptions: None,
         prefix_cache: None,
+        prefills: None,
     }
 }
 
