@@ -52,7 +52,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
 const SERVICES: &[&str] = &["edge", "router", "telemetry"];
 
 /// They see everything.
-const TOP: &[&str] = &["warmpath", "integration-tests"];
+const TOP: &[&str] = &["warmpath", "integration-tests", "fuzzing"];
 
 /// Crates that speak HTTP, and who beside the services and the top may know them.
 const HTTP_CRATES: &[&str] = &[

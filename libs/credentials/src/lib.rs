@@ -2,12 +2,14 @@
 //!
 //! - [`key`]: API keys of tenants, of which only a hash is stored
 //! - [`join`]: tokens with which engines announce themselves, of which only a public key is stored
+//! - [`presented`]: what a request carries
 //!
 //! Both are shown once, when they are made. Nothing here prints a secret by the way.
 
 mod hex;
 pub mod join;
 pub mod key;
+pub mod presented;
 
 pub use hex::{bytes_from_hex, hex};
 pub use join::{JoinKey, MintedToken};

@@ -6,15 +6,18 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use credentials::key;
+use credentials::{key, presented};
 use domain::TenantId;
-use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HeaderName};
+use http::{HeaderMap, HeaderValue};
 use subtle::ConstantTimeEq;
 
 /// Longer credentials are refused unread: a minted key has 85 characters, and an id from the
 /// config file may be longer than a minted one.
 const MAX_CREDENTIAL_BYTES: usize = 512;
+
+/// Where Anthropic's clients put their key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The known keys.
 #[derive(Clone, Debug, Default)]
@@ -84,30 +87,19 @@ impl Keyring {
 
 /// The presented key, if there is exactly one that could be read.
 fn credential(headers: &HeaderMap) -> Option<&str> {
+    let values = |name| headers.get_all(name).iter().map(HeaderValue::as_bytes);
     let text = if headers.contains_key(AUTHORIZATION) {
-        let value = only(headers, AUTHORIZATION.as_str())?;
-        let (scheme, key) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then_some(key)?
+        presented::bearer(values(AUTHORIZATION))?
     } else {
-        only(headers, "x-api-key")?
+        presented::only(values(X_API_KEY))?
     };
     (text.len() <= MAX_CREDENTIAL_BYTES).then_some(text)
 }
 
-fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (Some(value), None) => value.to_str().ok(),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use credentials::GeneratedKey;
-    use http::HeaderValue;
-
     use super::*;
+    use credentials::GeneratedKey;
 
     fn ring() -> (Keyring, String) {
         let key = GeneratedKey::generate("acme").unwrap();

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use credentials::key::digest;
+use credentials::presented;
 use subtle::ConstantTimeEq;
 
 use super::api::Api;
@@ -55,10 +56,7 @@ impl fmt::Debug for Tokens {
 
 /// The token, if there is exactly one credential and it is of that kind.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let (Some(only), None) = (values.next(), values.next()) else { return None };
-    let (scheme, token) = only.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+    presented::bearer(headers.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes))
 }
 
 /// Lets nobody in without a token, whatever the route: also what does not exist is not told.
