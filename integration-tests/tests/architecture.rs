@@ -23,6 +23,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("instrumentation", &["settings"]),
     ("lifecycle", &["domain", "instrumentation"]),
     ("credentials", &[]),
+    ("traces", &["domain", "lifecycle", "settings"]),
     // Adapters.
     ("config-store", &["domain", "instrumentation"]),
     ("bus", &["domain", "settings", "lifecycle"]),
@@ -68,7 +69,8 @@ const HTTP_CRATES: &[&str] = &[
     "tower",
     "tower-http",
 ];
-const HTTP_LIBRARIES: &[&str] = &["engine", "lifecycle", "proto", "rpc", "session", "config-feed"];
+const HTTP_LIBRARIES: &[&str] =
+    &["engine", "lifecycle", "proto", "rpc", "session", "config-feed", "traces"];
 
 /// Crates that only pure code must not know: it is synchronous and takes `now`.
 const RUNTIME_CRATES: &[&str] = &["tokio", "tokio-stream", "tokio-util"];

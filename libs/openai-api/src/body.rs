@@ -12,13 +12,18 @@ use std::ops::Range;
 
 use domain::ErrorCode;
 
-use crate::json::{Cursor, Malformed};
+use crate::json::{self, Cursor, Malformed};
 
 mod fields;
 mod read;
 
 pub use fields::Field;
 pub(crate) use read::unescape;
+
+/// The most values that a prompt is parsed into. Each takes some hundred bytes of memory however
+/// short it is written, so that a body of empty messages would take a hundred times its length;
+/// a thousand messages with all their tools have a quarter of this.
+pub const MOST_VALUES: usize = 1 << 16;
 
 /// What kind of call a body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -277,11 +282,14 @@ impl<'a> BodyView<'a> {
     /// template can read, for completions the prompt. Parsed at each call.
     ///
     /// `None` if one of them cannot be held as a value (a lone surrogate, `NaN`, a number out of
-    /// range, nesting beyond 128 levels). [`prompt_bytes`](Self::prompt_bytes) works even then.
+    /// range, nesting beyond 128 levels), or if they hold more than [`MOST_VALUES`] values.
+    /// [`prompt_bytes`](Self::prompt_bytes) works even then.
     pub fn value(&self) -> Option<serde_json::Value> {
         let mut object = serde_json::Map::new();
+        let mut room = MOST_VALUES;
         for &field in self.kind.prompt_fields() {
             if let Some(raw) = self.raw(field) {
+                room = room.checked_sub(json::count_values(raw, room)?)?;
                 object.insert(field.as_str().to_owned(), serde_json::from_str(raw).ok()?);
             }
         }

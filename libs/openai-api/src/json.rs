@@ -365,5 +365,25 @@ impl Nesting {
     }
 }
 
+/// Values in a JSON text, containers and keys included, where there are at most `most`.
+pub(crate) fn count_values(text: &str, most: usize) -> Option<usize> {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match (in_string, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (_, b'"') => in_string = !in_string,
+            (false, b',' | b':' | b'[' | b'{') => {
+                values += 1;
+                if values > most {
+                    return None;
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(values)
+}
+
 #[cfg(test)]
 mod tests;

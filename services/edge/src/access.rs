@@ -197,7 +197,10 @@ impl AccessWatch {
         self.families.tenants.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
         let engine_keys = self.engine_keys.all(&documents.backends);
         let anonymous = Arc::clone(anonymous);
-        let is_managed = documents.tenants.values().any(|tenant| tenant.id.as_str() != ANONYMOUS);
+        // Once there was somebody to let in alone, removing the last of them lets nobody in.
+        let is_managed = before.is_managed
+            || !documents.keys.is_empty()
+            || documents.tenants.values().any(|tenant| tenant.id.as_str() != ANONYMOUS);
         let access = Access { keyring, is_managed, tenants, anonymous, engine_keys };
         self.current.store(Arc::new(access));
     }

@@ -31,6 +31,7 @@ use crate::record::Record;
 use crate::refusal::{self, Refusal};
 use crate::response::{EdgeBody, ForwardBody, Watchlist};
 use crate::tenant::Tenant;
+use crate::trace::RequestTrace;
 use crate::{debug_headers, models};
 
 /// Bodies up to this length are read and rendered where they arrive: at most a few tenths of a
@@ -56,6 +57,7 @@ pub(crate) async fn handle(
         started,
     );
     record.client_id = headers::client_request_id(&head.headers);
+    record.trace = RequestTrace::begin(&gateway.tracer, &head.headers);
     let label = record.label();
     let answering = AssertUnwindSafe(answer(&gateway, &head, matched, body, record));
     let mut answering = pin!(answering.catch_unwind());
@@ -248,7 +250,7 @@ async fn prepare_somewhere(
         }
     }
     let internal = || ApiError::new(ErrorCode::Internal, "the gateway failed to read the request");
-    let turn = Arc::clone(&gateway.heavy).acquire_owned().await.map_err(|_| internal())?;
+    let turn = gateway.heavy.turn(bytes.len()).await.ok_or_else(internal)?;
     let (tenant, secret) = (Arc::clone(tenant), gateway.region_secret.clone());
     let working = tokio::task::spawn_blocking(move || {
         let prepared = prepare(&bytes, kind, &fleet, &tenant, secret.expose(), usize::MAX);

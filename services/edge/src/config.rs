@@ -48,6 +48,8 @@ pub struct RawConfig {
     pub drain_notice: HumanDuration,
     /// How long each phase may take.
     pub timeouts: RawTimeouts,
+    /// Where spans of requests go.
+    pub traces: traces::RawConfig,
 }
 
 impl Default for RawConfig {
@@ -62,6 +64,7 @@ impl Default for RawConfig {
             backend_wait: HumanDuration::from_secs(0),
             drain_notice: DRAIN_NOTICE,
             timeouts: RawTimeouts::default(),
+            traces: traces::RawConfig::default(),
         }
     }
 }
@@ -80,7 +83,7 @@ pub struct RawTimeouts {
     pub total: HumanDuration,
     /// A client that reads nothing.
     pub write_stall: HumanDuration,
-    /// Between two pieces of a request's body.
+    /// For 16 KiB more of a request's body, or its end. All of it may take ten times as long.
     pub body: HumanDuration,
 }
 
@@ -188,6 +191,7 @@ pub struct Config {
     pub(crate) drain_notice: Duration,
     pub(crate) drain_limit: Option<Duration>,
     pub(crate) timeouts: Timeouts,
+    pub(crate) traces: Option<traces::Config>,
     pub(crate) access: FileAccess,
 }
 
@@ -225,6 +229,7 @@ impl Config {
             drain_notice: edge.drain_notice.get(),
             drain_limit: None,
             timeouts: read_timeouts(&edge.timeouts)?,
+            traces: traces::Config::new(edge.traces).map_err(|e| e.under("edge.traces"))?,
             access: FileAccess { keyring, tenants, open, max_stale, on_stale },
         })
     }

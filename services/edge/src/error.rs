@@ -15,6 +15,9 @@ pub enum Error {
     /// A named key holds what a header cannot.
     #[error("the api_key of credential `{0}` has characters that cannot be sent in a header")]
     Credential(String),
+    /// Spans cannot be made or sent.
+    #[error("edge.traces: {0}")]
+    Traces(#[from] traces::Error),
     /// The listener's address could not be read.
     #[error("the listening socket: {0}")]
     Listener(#[from] std::io::Error),

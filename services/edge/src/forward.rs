@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{
-    Backend, BackendId, Candidate, Decision, ErrorCode, FailureClass, Moment, RankId, Rejected,
-    Route, TenantId,
+    Backend, BackendId, Candidate, Decision, EngineKind, ErrorCode, FailureClass, Moment, RankId,
+    Rejected, Route, TenantId,
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
 use http_body_util::Full;
 use openai_api::ApiError;
 use tokio::time::timeout;
+use traces::TRACEPARENT;
 
 use crate::access::ANONYMOUS;
 use crate::config::Timeouts;
@@ -48,6 +49,8 @@ pub(crate) struct Forward<'a> {
     last: Option<Answer>,
     /// How the last attempt failed.
     fault: Option<FailureClass>,
+    /// What the next engine is told of the trace.
+    traceparent: Option<HeaderValue>,
 }
 
 /// What became of one attempt.
@@ -75,6 +78,7 @@ impl<'a> Forward<'a> {
             ranked: Vec::new(),
             last: None,
             fault: None,
+            traceparent: None,
         }
     }
 
@@ -87,7 +91,12 @@ impl<'a> Forward<'a> {
                 break;
             }
             let route = self.route(attempt, record);
-            let decision = match self.gateway.routing.route(route).await {
+            let asked = lifecycle::monotonic();
+            let answer = self.gateway.routing.route(route).await;
+            if let Some(trace) = &record.trace {
+                trace.routed(asked, &answer);
+            }
+            let decision = match answer {
                 Ok(decision) => decision,
                 Err(rejected) => return self.give_up(Some(&rejected), record),
             };
@@ -102,6 +111,7 @@ impl<'a> Forward<'a> {
                     return Ok(answer);
                 }
                 Attempt::Failed(class, answer) => {
+                    record.attempt_failed(class);
                     self.fault = Some(class);
                     if let Some(old) = answer.and_then(|a| self.last.replace(a)) {
                         old.exchange.discard();
@@ -150,6 +160,7 @@ impl<'a> Forward<'a> {
         record.backend = Some(rank.backend.clone());
         record.evidence = Some(decision.evidence);
         record.sending(now);
+        self.traceparent = self.traced(&decision.chosen, record, now);
         self.excluded.push(rank);
         self.ranked = decision.others;
         let (span, head_by) = span(self.prepared.stream, whole_by, now, &self.gateway.timeouts);
@@ -169,12 +180,21 @@ impl<'a> Forward<'a> {
         }
     }
 
+    /// What the engine is told of the trace, where the request is traced.
+    fn traced(&self, to: &Candidate, record: &mut Record, now: Moment) -> Option<HeaderValue> {
+        let trace = record.trace.as_mut()?;
+        let fleet = self.gateway.routing.fleet();
+        let backend = fleet.backends.iter().find(|backend| backend.id == to.rank.backend);
+        let engine = backend.map_or(EngineKind::Other, |backend| backend.engine);
+        trace.attempt(&to.url, engine, record.attempts.saturating_sub(1), now)
+    }
+
     async fn send(
         &mut self,
         to: &Candidate,
         record: &Record,
     ) -> Result<Response<UpstreamBody>, crate::upstream::SendError> {
-        let Self { gateway, prepared, target, headers, sends, .. } = self;
+        let Self { gateway, prepared, target, headers, sends, traceparent, .. } = self;
         let key = gateway.access.engine_key(&to.rank.backend);
         let rank = to.pin_rank.then_some(to.rank.rank);
         let make = || {
@@ -184,6 +204,9 @@ impl<'a> Forward<'a> {
             head.method = Method::POST;
             head.uri = Uri::from(target.clone());
             headers::for_attempt(&mut head, headers, id, key.as_ref(), rank);
+            if let Some(value) = traceparent {
+                head.headers.insert(TRACEPARENT, value.clone());
+            }
             Request::from_parts(head, body)
         };
         gateway.upstream.send(&to.url, make).await

@@ -7,7 +7,8 @@ use std::time::Duration;
 use domain::RoutingClient;
 use lifecycle::Drain;
 use settings::Redacted;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use traces::Tracer;
 
 use crate::access::AccessWatch;
 use crate::answer::Answers;
@@ -31,10 +32,11 @@ pub(crate) struct Gateway {
     pub(crate) fleet: FleetWatch,
     pub(crate) families: Arc<Families>,
     pub(crate) ids: RequestIds,
+    pub(crate) tracer: Tracer,
     /// Keys of answers.
     pub(crate) answers: Arc<Answers>,
     /// Bodies being worked on off the asynchronous threads.
-    pub(crate) heavy: Arc<Semaphore>,
+    pub(crate) heavy: Heavy,
     /// Request bodies held, in steps of [`BODY_STEP`].
     pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) drain: Drain,
@@ -42,5 +44,48 @@ pub(crate) struct Gateway {
     pub(crate) cut: Arc<AtomicBool>,
 }
 
+/// Turns for work off the asynchronous threads. Long bodies have lanes of their own: a prompt of
+/// seconds must make nobody wait whose prompt takes milliseconds.
+pub(crate) struct Heavy {
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+}
+
+/// Bodies above this are long: some tenths of a second to tokenise.
+const LONG_BYTES: usize = 256 * 1024;
+
+impl Heavy {
+    /// For so many cores, half of them for long bodies.
+    pub(crate) fn new(cores: usize) -> Self {
+        let lane = |turns: usize| Arc::new(Semaphore::new(turns.max(1)));
+        Self { short: lane(cores), long: lane(cores / 2) }
+    }
+
+    /// Waits for a turn; `None` never comes.
+    pub(crate) async fn turn(&self, body_bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let lane = if body_bytes > LONG_BYTES { &self.long } else { &self.short };
+        Arc::clone(lane).acquire_owned().await.ok()
+    }
+}
+
 /// Bytes that one permit of the body memory stands for.
 pub(crate) const BODY_STEP: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn long_bodies_keep_no_short_one_waiting() {
+        let heavy = Heavy::new(2);
+        let long = heavy.turn(3 << 20).now_or_never().flatten().expect("the first");
+        assert!(heavy.turn(3 << 20).now_or_never().is_none(), "one at a time on two cores");
+        let short = || heavy.turn(10 << 10).now_or_never().flatten();
+        let turns = [short(), short()];
+        assert!(turns.iter().all(Option::is_some) && short().is_none());
+        drop(long);
+        assert!(heavy.turn(3 << 20).now_or_never().is_some());
+    }
+}

@@ -17,6 +17,9 @@ use crate::fleet::ModelView;
 /// Bytes of prose in a token, about, for models without a tokenizer.
 const BYTES_PER_TOKEN: usize = 4;
 
+/// Longest text of a number or a flag; whatever is longer is neither.
+const LONGEST_OPTION: usize = 64;
+
 /// The prompt needs more tokenising than the caller has time for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
@@ -160,7 +163,10 @@ fn completion_tokens(
     };
     let Some(folder) = folder else { return Ok(None) };
     within(budget, folder, texts.iter().map(Cow::as_ref))?;
-    let given = |field| view.raw(field).and_then(|raw| serde_json::from_str::<Value>(raw).ok());
+    let is_short = |raw: &&str| raw.len() <= LONGEST_OPTION;
+    let given = |field| {
+        view.raw(field).filter(is_short).and_then(|raw| serde_json::from_str::<Value>(raw).ok())
+    };
     let options = json!({
         "add_special_tokens": given(Field::AddSpecialTokens),
         "truncate_prompt_tokens": given(Field::TruncatePromptTokens),

@@ -14,6 +14,7 @@
 //! - `answer`: the keys of the blocks that an answer filled
 //! - `headers`: what passes between the two sides
 //! - `metrics`, `record`: what is counted, and the one log line per request
+//! - `trace`: the spans of a request
 
 mod access;
 mod answer;
@@ -43,6 +44,7 @@ mod service;
 mod stall;
 mod tenant;
 mod timer;
+mod trace;
 mod upstream;
 
 #[cfg(test)]

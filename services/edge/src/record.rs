@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{BackendId, ErrorCode, Evidence, ModelId, Moment, RequestId, TenantId, Usage};
+use domain::{
+    BackendId, ErrorCode, Evidence, FailureClass, ModelId, Moment, RequestId, TenantId, Usage,
+};
 use http::HeaderValue;
 
 use crate::endpoint::Endpoint;
 use crate::metrics::{Families, ModelMetrics, Outcome};
+use crate::trace::RequestTrace;
 
 /// One request from its head to the last byte of its answer. Dropping it ends it: if nothing
 /// else was noted, the client went away.
@@ -30,6 +33,8 @@ pub(crate) struct Record {
     pub(crate) status: u16,
     pub(crate) usage: Option<Usage>,
     pub(crate) ttft: Option<Duration>,
+    /// Where it is traced.
+    pub(crate) trace: Option<Box<RequestTrace>>,
     end: Option<(Outcome, Option<ErrorCode>)>,
 }
 
@@ -59,6 +64,7 @@ impl Record {
             status: 0,
             usage: None,
             ttft: None,
+            trace: None,
             end: None,
         }
     }
@@ -77,6 +83,14 @@ impl Record {
             let overhead = now - self.started;
             self.families.overhead.observe(overhead.as_secs_f64());
             self.overhead = Some(overhead);
+        }
+    }
+
+    /// The attempt under way failed before anything of it reached the client.
+    pub(crate) fn attempt_failed(&mut self, class: FailureClass) {
+        if let Some(mut trace) = self.trace.take() {
+            trace.attempt_failed(self, class);
+            self.trace = Some(trace);
         }
     }
 
@@ -150,5 +164,8 @@ impl Drop for Record {
         }
         self.count(outcome, took);
         self.log(outcome, code, took);
+        if let Some(trace) = self.trace.take() {
+            trace.end(self, outcome, code);
+        }
     }
 }

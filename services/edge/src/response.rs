@@ -94,6 +94,11 @@ impl Watchlist {
         EdgeBody::Watched(watched)
     }
 
+    /// Whether an answer is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.0.lock().iter().any(|watched| watched.strong_count() > 0)
+    }
+
     /// Gives up what no client has taken on for `limit`.
     pub(crate) fn give_up_stalled(&self, now: Moment, limit: Duration) {
         let bodies: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();

@@ -3,9 +3,12 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use domain::Moment;
+use http::{Request, Version};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -117,12 +120,16 @@ async fn serve(
     let _open = Open(gauge);
     let io = TokioIo::new(StallIo::new(stream, gateway.timeouts.write_stall));
     let builder = builder(spawner);
-    let spoke = Arc::new(AtomicBool::new(false));
     let watchlist = Watchlist::default();
-    let service = service_fn(|request| {
-        spoke.store(true, Ordering::Relaxed);
+    let activity = Activity::default();
+    let service = service_fn(|request: Request<Incoming>| {
+        let open = activity.begin(request.version());
         let answering = api::handle(Arc::clone(&gateway), request, watchlist.clone());
-        async move { Ok::<_, Infallible>(answering.await) }
+        async move {
+            let answer = answering.await;
+            drop(open);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut connection = pin!(builder.serve_connection(io, service).into_owned());
     let mut silent = pin!(tokio::time::sleep(HEAD_TIMEOUT));
@@ -140,11 +147,18 @@ async fn serve(
             // few to tell its protocol, is cut off here.
             () = &mut silent, if watching => {
                 watching = false;
-                if !spoke.load(Ordering::Relaxed) {
+                if !activity.has_begun() {
                     return;
                 }
             }
-            _ = looks.tick() => watchlist.give_up_stalled(lifecycle::monotonic(), stall_limit),
+            _ = looks.tick() => {
+                let now = lifecycle::monotonic();
+                watchlist.give_up_stalled(now, stall_limit);
+                if activity.is_idle(now, watchlist.is_busy()) && !stopping {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
             () = signals.stop.cancelled(), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
@@ -152,6 +166,55 @@ async fn serve(
             // Going round polls the connection, and that its answer, which sees the cut.
             () = signals.cut.cancelled(), if !cutting => cutting = true,
         }
+    }
+}
+
+/// What a connection has been doing. HTTP/1.1 is closed by the library when no head comes; an
+/// HTTP/2 client that answers pings would hold its place for ever.
+#[derive(Clone, Default)]
+struct Activity(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    begun: AtomicBool,
+    is_http_2: AtomicBool,
+    /// Requests without an answer yet.
+    open: AtomicU32,
+    /// When it was last seen with something to do, in nanoseconds.
+    busy_at: AtomicU64,
+}
+
+/// A request without an answer yet.
+struct Begun(Arc<State>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.busy_at.store(lifecycle::monotonic().as_nanos(), Ordering::Relaxed);
+    }
+}
+
+impl Activity {
+    fn begin(&self, version: Version) -> Begun {
+        self.0.begun.store(true, Ordering::Relaxed);
+        self.0.is_http_2.store(version == Version::HTTP_2, Ordering::Relaxed);
+        self.0.open.fetch_add(1, Ordering::Relaxed);
+        Begun(Arc::clone(&self.0))
+    }
+
+    fn has_begun(&self) -> bool {
+        self.0.begun.load(Ordering::Relaxed)
+    }
+
+    /// Whether an HTTP/2 connection has had nothing to do for longer than its client may take for
+    /// the next request. Looked at every now and then.
+    fn is_idle(&self, now: Moment, is_answering: bool) -> bool {
+        if is_answering || self.0.open.load(Ordering::Relaxed) > 0 {
+            self.0.busy_at.store(now.as_nanos(), Ordering::Relaxed);
+            return false;
+        }
+        let busy_at = Moment::from_nanos(self.0.busy_at.load(Ordering::Relaxed));
+        self.0.is_http_2.load(Ordering::Relaxed) && now - busy_at >= HEAD_TIMEOUT
     }
 }
 

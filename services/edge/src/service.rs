@@ -14,16 +14,19 @@ use settings::Redacted;
 use tokenization::ModelFolder;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use traces::{Exporter, Tracer};
 
 use crate::access::{AccessWatch, EngineKeys};
 use crate::answer::{self, Answers, Worker};
 use crate::config::Config;
 use crate::error::Error;
 use crate::fleet::FleetWatch;
-use crate::gateway::{BODY_STEP, Gateway};
+use crate::gateway::{BODY_STEP, Gateway, Heavy};
 use crate::headers::RequestIds;
 use crate::metrics::Families;
 use crate::server::Server;
+use crate::trace::{SCHEMA_URL, SERVICE};
 use crate::upstream::Upstream;
 
 /// How often idle upstream connections are looked through.
@@ -58,6 +61,7 @@ pub struct Service {
     spawner: TaskSpawner,
     address: SocketAddr,
     answer_worker: Worker,
+    exporter: Option<Exporter>,
 }
 
 impl Config {
@@ -75,7 +79,18 @@ impl Config {
         let engine_keys = EngineKeys::new(&deps.engine_keys, &deps.credentials)?;
         let access = AccessWatch::new(self.access, engine_keys, deps.feed, families.clone());
         let workers = std::thread::available_parallelism().map_or(2, usize::from);
+        let (tracer, exporter) = match &self.traces {
+            None => (Tracer::off(), None),
+            Some(config) => {
+                let metrics =
+                    traces::Metrics::register(&deps.registry, "warmpath_edge_spans_total")?;
+                let service = (SERVICE, env!("CARGO_PKG_VERSION"), SCHEMA_URL);
+                let (tracer, exporter) = Tracer::new(config, service, metrics)?;
+                (tracer, Some(exporter))
+            }
+        };
         let gateway = Gateway {
+            tracer,
             access,
             body_limit_bytes: self.body_limit_bytes,
             max_attempts: self.max_attempts,
@@ -88,7 +103,7 @@ impl Config {
             families: Arc::new(families),
             ids: RequestIds::new().map_err(Error::Random)?,
             answers,
-            heavy: Arc::new(Semaphore::new(workers)),
+            heavy: Heavy::new(workers),
             body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
             drain,
             cut: Arc::default(),
@@ -106,6 +121,7 @@ impl Config {
             spawner: deps.spawner,
             address,
             answer_worker,
+            exporter,
         })
     }
 }
@@ -129,7 +145,13 @@ impl Service {
         });
         self.spawner.spawn("edge-idle", close_idle(gateway, drain.clone()));
         self.spawner.spawn("edge-answers", answer::run(self.answer_worker, drain.clone()));
+        let served = CancellationToken::new();
+        if let Some(exporter) = self.exporter {
+            let stop = served.clone();
+            self.spawner.spawn("edge-traces", exporter.run(stop.cancelled_owned()));
+        }
         self.server.run(self.listener, drain).await;
+        served.cancel();
     }
 
     #[cfg(test)]

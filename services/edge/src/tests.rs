@@ -11,3 +11,4 @@ mod passing;
 mod pool;
 mod routes;
 mod timing;
+mod traces;

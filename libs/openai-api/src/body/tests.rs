@@ -96,6 +96,17 @@ fn a_chat_without_messages_is_refused_only_where_the_list_is_there_and_empty() {
 }
 
 #[test]
+fn a_prompt_of_too_many_values_is_not_parsed_and_still_has_its_bytes() {
+    let of = |messages: usize| {
+        format!(r#"{{"model":"m","messages":[{}{{}}]}}"#, "{},".repeat(messages - 1))
+    };
+    assert!(chat(&of(1000)).value().is_some());
+    let body = of(MOST_VALUES / 2 + 1);
+    assert!(chat(&body).value().is_none());
+    assert!(chat(&body).prompt_bytes().len() > MOST_VALUES);
+}
+
+#[test]
 fn a_refusal_says_what_is_wrong_and_where() {
     let message = |body: &[u8]| refusal(body).message;
     assert_eq!(

@@ -19,6 +19,16 @@ fn nesting_is_bounded_and_takes_no_stack() {
 }
 
 #[test]
+fn values_are_counted_up_to_a_bound_and_none_in_strings() {
+    assert_eq!(count_values("7", 10), Some(1));
+    assert_eq!(count_values(r#"[1,{"a":[]}]"#, 10), Some(6));
+    assert_eq!(count_values(r#""a,b:[{\",,""#, 10), Some(1));
+    assert_eq!(count_values(r#"["\\",1]"#, 10), Some(3));
+    assert_eq!(count_values("[1,2,3,4]", 5), Some(5));
+    assert_eq!(count_values("[1,2,3,4]", 4), None);
+}
+
+#[test]
 fn a_fault_is_told_with_its_place() {
     let fault = |text: &str| {
         let mut cursor = Cursor::new(text.as_bytes());

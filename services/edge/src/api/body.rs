@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use domain::ErrorCode;
+use domain::{ErrorCode, Moment};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http_body::Body;
@@ -16,6 +16,12 @@ use tokio::time::timeout;
 
 use crate::gateway::{BODY_STEP, Gateway};
 use crate::refusal::Refusal;
+
+/// So much more has to come within the limit between two pieces: bytes that drip hold the memory of
+/// all that came before them.
+const PROGRESS_BYTES: usize = 16 * 1024;
+/// A whole body may take so many times that limit.
+const WHOLE: u32 = 10;
 
 /// The longest that the body of a refused request is read.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
@@ -39,8 +45,9 @@ pub(super) async fn read(
     let mut memory = None;
     let mut whole = Bytes::new();
     let mut joined = BytesMut::new();
+    let mut pace = Pace::new(gateway.timeouts.body);
     loop {
-        let next = timeout(gateway.timeouts.body, body.frame()).await.map_err(|_| too_slow())?;
+        let next = timeout(pace.left(), body.frame()).await.map_err(|_| too_slow())?;
         let Some(frame) = next else { break };
         let frame = frame.map_err(|_| cut())?;
         // Trailers of a request mean nothing here.
@@ -50,6 +57,7 @@ pub(super) async fn read(
             return Err(too_large(limit));
         }
         reserve(&mut memory, length, &gateway.body_memory)?;
+        pace.came(length);
         // A body in one piece, as most are, is not copied.
         if whole.is_empty() && joined.is_empty() {
             whole = piece;
@@ -61,6 +69,33 @@ pub(super) async fn read(
         }
     }
     Ok((if joined.is_empty() { whole } else { joined.freeze() }, memory))
+}
+
+/// How fast a body must come.
+struct Pace {
+    limit: Duration,
+    whole_by: Moment,
+    /// When the next [`PROGRESS_BYTES`] must be there, counted from so many.
+    next_by: Moment,
+    from: usize,
+}
+
+impl Pace {
+    fn new(limit: Duration) -> Self {
+        let now = lifecycle::monotonic();
+        Self { limit, whole_by: now + limit * WHOLE, next_by: now + limit, from: 0 }
+    }
+
+    fn left(&self) -> Duration {
+        self.next_by.min(self.whole_by) - lifecycle::monotonic()
+    }
+
+    fn came(&mut self, length: usize) {
+        if length - self.from >= PROGRESS_BYTES {
+            self.from = length;
+            self.next_by = lifecycle::monotonic() + self.limit;
+        }
+    }
 }
 
 /// Makes sure that memory for `length` bytes is reserved.

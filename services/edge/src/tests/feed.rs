@@ -130,7 +130,9 @@ async fn without_its_last_key_an_open_edge_with_tenants_lets_nobody_in() {
     assert_error(&ask(&bed, "").await, ErrorCode::InvalidApiKey);
     desired.put("tenants", "acme", None);
     eventually("no tenant", || bed.gateway.families.tenants.get() == 0).await;
-    assert_eq!(ask(&bed, "").await.status, 200);
+    // Nor does the last tenant, when it goes, let everybody in.
+    assert_error(&ask(&bed, &key).await, ErrorCode::InvalidApiKey);
+    assert_error(&ask(&bed, "").await, ErrorCode::InvalidApiKey);
 }
 
 #[tokio::test]

@@ -137,3 +137,18 @@ async fn an_http_2_stream_that_is_not_read_is_cut_off_and_its_engine_freed() {
     bed.assert_idle().await;
     assert!(response.into_body().collect().await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_http_2_client_that_only_answers_pings_is_let_go() {
+    let engine = Engine::start("e", vec![events(&[ROLE, &token("a"), USAGE, DONE])]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut sender = h2(&bed).await;
+    let response = sender.send_request(request()).await.unwrap();
+    response.into_body().collect().await.unwrap();
+    // The client's library answers pings for as long as the connection is there.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(bed.gateway.families.connections.get(), 1);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    eventually("the connection is open", || bed.gateway.families.connections.get() == 0).await;
+    assert!(sender.ready().await.is_err());
+}

@@ -183,3 +183,28 @@ async fn a_client_that_reads_nothing_is_cut_off_and_its_engine_freed() {
     assert_eq!(bed.router.events()[0].last().unwrap(), "cancelled");
     drop(stream);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_drips_is_given_up() {
+    let engine = Engine::start("e", vec![vec![]]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut stream = tokio::net::TcpStream::connect(bed.client.address).await.unwrap();
+    let (mut reading, mut writing) = stream.split();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 900000\r\n\r\n";
+    let begun = [head.as_bytes(), &[b' '; 800_000]].concat();
+    tokio::io::AsyncWriteExt::write_all(&mut writing, &begun).await.unwrap();
+    let started = Instant::now();
+    let dripping = async {
+        while tokio::io::AsyncWriteExt::write_all(&mut writing, b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        () = dripping => {}
+        _ = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut answer) => {}
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+    assert!(started.elapsed() < Duration::from_secs(35), "{:?}", started.elapsed());
+    bed.assert_idle().await;
+}
