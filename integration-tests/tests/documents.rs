@@ -120,6 +120,7 @@ fn complete() -> RawConfig {
             url: "http://127.0.0.1:1".to_owned(),
             engine: Some(domain::EngineKind::Vllm),
             api_key: secret(),
+            credential: Some("c".to_owned()),
         }],
         telemetry: telemetry::RawConfig {
             store: Some("store".into()),

@@ -60,6 +60,9 @@ pub struct Backend {
     pub ranks: Vec<RankState>,
     /// Round trip of the probe, smoothed; part of the score.
     pub network: Duration,
+    /// The name of the credential that it asks for, if it does. What the name stands for is in
+    /// the config of each process that sends it requests, and nowhere else.
+    pub credential: Option<Arc<str>>,
 }
 
 impl Backend {
@@ -288,6 +291,7 @@ mod tests {
             models: models.iter().map(served).collect(),
             ranks: Vec::new(),
             network: Duration::ZERO,
+            credential: None,
         })
     }
 

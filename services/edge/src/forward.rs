@@ -48,6 +48,8 @@ pub(crate) struct Forward<'a> {
     last: Option<Answer>,
     /// How the last attempt failed.
     fault: Option<FailureClass>,
+    /// Whether an engine refused the gateway's key.
+    unauthorized: bool,
 }
 
 /// What became of one attempt.
@@ -75,6 +77,7 @@ impl<'a> Forward<'a> {
             ranked: Vec::new(),
             last: None,
             fault: None,
+            unauthorized: false,
         }
     }
 
@@ -165,6 +168,9 @@ impl<'a> Forward<'a> {
                 );
                 failed(&mut lease, FailureClass::Connection)
             }
+            Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
+                self.unauthorized(&response, lease, record)
+            }
             Ok(Ok(response)) => self.judge(response, lease, limits).await,
         }
     }
@@ -175,7 +181,7 @@ impl<'a> Forward<'a> {
         record: &Record,
     ) -> Result<Response<UpstreamBody>, crate::upstream::SendError> {
         let Self { gateway, prepared, target, headers, sends, .. } = self;
-        let key = gateway.access.engine_key(&to.rank.backend);
+        let key = gateway.fleet.current().key(&to.rank.backend);
         let rank = to.pin_rank.then_some(to.rank.rank);
         let make = || {
             let id = upstream_id(record.request.as_str(), *sends);
@@ -187,6 +193,27 @@ impl<'a> Forward<'a> {
             Request::from_parts(head, body)
         };
         gateway.upstream.send(&to.url, make).await
+    }
+
+    /// The engine wants a key that this edge has not, or another one. That is nobody's fault but
+    /// the operator's: clients' keys never reach an engine. To the router it is as if the engine
+    /// were full: other edges may have the key.
+    fn unauthorized(
+        &mut self,
+        response: &Response<UpstreamBody>,
+        mut lease: Lease,
+        record: &Record,
+    ) -> Attempt {
+        tracing::error!(
+            request.id = record.request.as_str(),
+            backend.id = record.backend.as_ref().map(BackendId::as_str),
+            status = response.status().as_u16(),
+            "an engine refused the gateway's key, or the want of one: see [[credentials]] and \
+             the backend's `api_key` or `credential`"
+        );
+        self.gateway.families.engine_unauthorized.inc();
+        self.unauthorized = true;
+        failed(&mut lease, FailureClass::BackPressure)
     }
 
     /// Decides by the head of an answer, and for a good one by its beginning.
@@ -268,6 +295,11 @@ impl<'a> Forward<'a> {
             (Some(FailureClass::Timeout), _) => {
                 let message = "the engine took too long; try again";
                 (ApiError::new(ErrorCode::Timeout, message), Outcome::Timeout)
+            }
+            (Some(_), _) if self.unauthorized => {
+                let message = "no engine could answer: one refused the gateway's own key; the \
+                               gateway's operator has to see to it";
+                (ApiError::new(ErrorCode::UpstreamUnavailable, message), Outcome::UpstreamError)
             }
             (Some(_), _) | (None, None) => {
                 let message = "no engine could answer; try again";

@@ -156,8 +156,6 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         routing: Arc::new(routing.clone()),
         listener,
         models: config.models,
-        // Backends that telemetry's file has a key for name no credential.
-        engine_keys: HashMap::new(),
         credentials: config.credentials,
         feed: Some(feed.clone()),
         region_secret: config.region_secret,

@@ -79,7 +79,6 @@ impl Gateway {
             routing: routing.clone(),
             listener: edge_listener,
             models: config.models,
-            engine_keys: config.engine_keys,
             credentials: config.credentials,
             feed: Some(feed.feed()),
             region_secret: config.region_secret,

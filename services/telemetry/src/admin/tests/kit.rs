@@ -140,5 +140,6 @@ pub(super) fn seen(id: &str, state: BackendState) -> Arc<Backend> {
         models: Vec::new(),
         ranks: vec![RankState { rank: 0, cache: None, slots: None, load: None }],
         network: Duration::from_millis(1),
+        credential: None,
     })
 }
