@@ -122,6 +122,10 @@ fn complete() -> RawConfig {
             api_key: secret(),
             credential: Some("c".to_owned()),
         }],
+        admin_api: telemetry::admin::RawConfig {
+            tls: rpc::RawTls { cert: Some("c".into()), key: secret(), ca: Some("a".into()) },
+            ..telemetry::admin::RawConfig::default()
+        },
         telemetry: telemetry::RawConfig {
             store: Some("store".into()),
             ..telemetry::RawConfig::default()

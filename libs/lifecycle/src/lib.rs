@@ -22,7 +22,7 @@ mod tasks;
 pub use accept::Acceptor;
 pub use clock::monotonic;
 pub use error::LifecycleError;
-pub use http::{ServeLimits, serve};
+pub use http::{ServeLimits, serve, serve_tls};
 pub use listen::bind;
 pub use panics::log_panics;
 pub use readiness::Readiness;

@@ -123,15 +123,13 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         store: store.clone(),
     })?;
     let (fleet, whole, hub) = (telemetry.fleet(), telemetry.whole(), telemetry.hub());
-    if let Some(config) = config.admin_api {
-        let deps = admin::Deps {
-            registry: registry.clone(),
-            store: store.clone(),
-            fleet: fleet.clone(),
-            members: hub.members(),
-        };
-        serve_admin_api(config, deps, &background).await?;
-    }
+    let deps = admin::Deps {
+        registry: registry.clone(),
+        store: store.clone(),
+        fleet: fleet.clone(),
+        members: hub.members(),
+    };
+    serve_admin_api(config.admin_api, deps, &background).await?;
     if let Some(bus) = config.bus {
         join_bus(bus, config.region, (&registry, &background), (&store, &fleet))?;
     }
@@ -163,17 +161,24 @@ async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain
     }
 }
 
-/// Serves the admin API until the spawner's drain.
+/// Serves the admin API until the spawner's drain, if anybody may use it.
 ///
 /// # Errors
 /// The port cannot be bound, or a metric's name is taken.
 pub async fn serve_admin_api(
-    config: admin::Config,
+    config: Option<admin::Config>,
     deps: admin::Deps,
     spawner: &TaskSpawner,
 ) -> anyhow::Result<()> {
+    let Some(config) = config else {
+        tracing::info!("no admin API is served: [[admin_api.tokens]] is empty");
+        return Ok(());
+    };
     let listener = lifecycle::bind(config.listen()).await.context("admin_api.listen")?;
-    tracing::info!(admin_api.listen = %listener.local_addr()?, "serving the admin API");
+    tracing::info!(
+        admin_api.listen = %listener.local_addr()?, admin_api.tls = config.is_encrypted(),
+        "serving the admin API"
+    );
     let api = config.build(deps)?;
     spawner.spawn("admin-api", api.run(listener, spawner.clone()));
     Ok(())

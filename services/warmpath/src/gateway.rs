@@ -53,15 +53,13 @@ impl Gateway {
             store: store.clone(),
         })?;
         let fleet = telemetry.fleet();
-        if let Some(config) = config.admin_api {
-            let deps = telemetry::admin::Deps {
-                registry: registry.clone(),
-                store,
-                fleet: fleet.clone(),
-                members: telemetry.hub().members(),
-            };
-            telemetry::process::serve_admin_api(config, deps, &background).await?;
-        }
+        let deps = telemetry::admin::Deps {
+            registry: registry.clone(),
+            store,
+            fleet: fleet.clone(),
+            members: telemetry.hub().members(),
+        };
+        telemetry::process::serve_admin_api(config.admin_api, deps, &background).await?;
         let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone() };
         let router = config.router.build(deps)?;
         let routing = router.client();

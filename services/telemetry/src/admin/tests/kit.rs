@@ -80,7 +80,7 @@ impl Kit {
             fleet: fleet.subscribe(),
             members: members.subscribe(),
         };
-        let router = Config { listen, tokens }.build(deps).unwrap().router();
+        let router = Config { listen, tls: None, tokens }.build(deps).unwrap().router();
         Self { store, registry, router, _fleet: fleet, _members: members }
     }
 
