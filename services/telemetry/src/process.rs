@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::announce;
 use crate::backend_events::BackendEvents;
+use crate::load_events::LoadEvents;
 use crate::{Config as TelemetryConfig, Deps, RawBackend, RawConfig as RawTelemetry, admin};
 
 /// What must hold before members are told of the fleet.
@@ -196,6 +197,8 @@ fn join_bus(
     let bus: Arc<dyn Bus> = Arc::new(NatsBus::start(config, spawner.clone(), metrics));
     let events = BackendEvents::new(registry, bus.clone(), region.clone(), fleet.clone())?;
     spawner.spawn("backend-events", events.run(spawner.drain()));
+    let loads = LoadEvents::new(registry, bus.clone(), region.clone(), fleet.clone())?;
+    spawner.spawn("load-events", loads.run(spawner.drain()));
     let deps = announce::Deps {
         registry: registry.clone(),
         bus,
