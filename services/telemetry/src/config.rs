@@ -303,6 +303,9 @@ pub(crate) fn parse_url(url: &str) -> Result<(bool, Authority), String> {
     if has_port && authority.port_u16().is_none_or(|port| port == 0) {
         return Err(format!("`{url}` has a port that is not 1 to 65535, {FORM}"));
     }
+    if uri.query().is_some() {
+        return Err(format!("`{url}` has a query, {FORM}"));
+    }
     if uri.path_and_query().is_some_and(|p| p.as_str() != "/") {
         return Err(format!("`{url}` has a path, {FORM}"));
     }

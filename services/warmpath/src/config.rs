@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use instrumentation::LogConfig;
-use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models, region_secret};
+use launch::sections::{
+    Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models, region_secret,
+};
 use serde::{Deserialize, Serialize};
 use settings::{NamedCredential, Redacted, SettingsError};
 
@@ -81,6 +83,9 @@ impl Config {
                  telemetry.store and add backends while it runs",
             ));
         }
+        let ports = [("edge.listen", raw.edge.listen), ("admin.listen", raw.admin.listen)];
+        let api = raw.admin_api.served_at().map(|listen| ("admin_api.listen", listen));
+        distinct_listeners(&ports.into_iter().chain(api).collect::<Vec<_>>())?;
         let named = settings::resolve_credentials(&raw.credentials)?;
         let mut credentials = named.clone();
         for (n, backend) in raw.backends.iter().enumerate() {

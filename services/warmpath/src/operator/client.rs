@@ -182,7 +182,7 @@ impl Client {
                      `admin.listen` or of the edge"
                 ))
             }
-            Failure::Unreachable { url, reason } => {
+            Failure::Unreachable { url, reason } if reason.contains("refused") => {
                 let reason = format!(
                     "{reason}. It is `admin_api.listen` of warmpath serve or warmpath-telemetry, \
                      which serve it only where [[admin_api.tokens]] has an entry; --admin names \
