@@ -35,6 +35,11 @@ impl Fleet {
         bases.into_iter().filter_map(|(id, base)| Some((id, base?))).collect()
     }
 
+    /// Whether any backend takes new requests.
+    pub fn has_ready(&self) -> bool {
+        self.backends.iter().any(|b| b.state == BackendState::Ready)
+    }
+
     /// Backends that take new requests for `model`.
     pub fn ready_for<'a>(&'a self, model: &'a ModelId) -> impl Iterator<Item = &'a Arc<Backend>> {
         self.backends.iter().filter(move |b| b.state == BackendState::Ready && b.serves(model))

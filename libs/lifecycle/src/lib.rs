@@ -20,6 +20,8 @@ mod shutdown;
 mod tasks;
 
 pub use accept::Acceptor;
+/// Routes of a port for operators.
+pub use axum::Router as AdminRoutes;
 pub use clock::monotonic;
 pub use error::LifecycleError;
 pub use http::{ServeLimits, serve, serve_tls};

@@ -12,9 +12,9 @@ use config_store::ConfigStore;
 use domain::Fleet;
 use events::Region;
 use instrumentation::{LogConfig, Registry};
-use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models};
-use launch::{Program, Started};
-use lifecycle::{Drain, Lifecycle, Readiness, ServeLimits, TaskSpawner};
+use launch::sections::{Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models};
+use launch::{Base, Program, Started};
+use lifecycle::{AdminRoutes, TaskSpawner};
 use rpc::{RawServerConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
 use settings::{NamedCredential, SettingsError};
@@ -77,6 +77,9 @@ impl Program for Telemetry {
     type Config = Config;
 
     fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+        let ports = [("rpc.listen", raw.rpc.listen), ("admin.listen", raw.admin.listen)];
+        let api = raw.admin_api.served_at().map(|listen| ("admin_api.listen", listen));
+        distinct_listeners(&ports.into_iter().chain(api).collect::<Vec<_>>())?;
         let credentials: HashMap<_, _> = settings::resolve_credentials(&raw.credentials)?;
         Ok(Config {
             telemetry: TelemetryConfig::new(raw.telemetry, raw.backends)?
@@ -107,14 +110,11 @@ impl Program for Telemetry {
 }
 
 async fn start(config: Config) -> anyhow::Result<Started> {
-    let lifecycle = Lifecycle::new();
-    let registry = Registry::new();
-    lifecycle.register(&registry)?;
-    instrumentation::register_build_info(&registry, Telemetry::NAME, env!("CARGO_PKG_VERSION"))?;
+    let base = Base::begin(Telemetry::NAME, config.admin).await?;
+    let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
+    let (background, admin_address) = (base.background.clone(), base.admin_address);
     let listener = lifecycle::bind(config.rpc.listen()).await.context("rpc.listen")?;
-    let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
-    let (rpc_address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
-    let background = lifecycle.background();
+    let rpc_address = listener.local_addr()?;
 
     let store = config.telemetry.open_store(&registry)?;
     let telemetry = config.telemetry.build(Deps {
@@ -135,31 +135,20 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         join_bus(bus, config.region, (&registry, &background), (&store, &fleet))?;
     }
 
-    let readiness = Readiness::new(lifecycle.drain());
-    readiness.require(THE_FLEET_IS_WHOLE);
-    let admin = lifecycle::admin::router(registry.clone(), readiness.clone());
-    background.spawn("readiness", follow_readiness(whole, readiness));
-    let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
-    background.spawn("admin", serving);
+    base.readiness.follow(&background, THE_FLEET_IS_WHOLE, whole, |is_whole| *is_whole);
     background.spawn("telemetry", telemetry.run(background.drain()));
     let rpc_metrics = rpc::Metrics::default();
     rpc_metrics.register(&registry)?;
     let server = rpc::Server::new(listener, &config.rpc, rpc_metrics)?;
     let routes = tonic::service::Routes::new(ControlService::new(hub, lifecycle.drain()));
-    lifecycle.spawn("rpc", serve(server, routes, lifecycle.drain()));
+    lifecycle.spawn("rpc", server.serve(routes, lifecycle.drain()));
     tracing::info!(
         rpc.listen = %rpc_address,
         admin.listen = %admin_address,
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(Started { lifecycle, registry })
-}
-
-async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {
-    if let Err(error) = server.run(routes, drain).await {
-        tracing::error!(%error, "the gRPC port is closed");
-    }
+    Ok(base.serve(AdminRoutes::new()))
 }
 
 /// Serves the admin API until the spawner's drain, if anybody may use it.
@@ -209,14 +198,4 @@ fn join_bus(
     let announcements = deps.build()?;
     spawner.spawn("announcements", announcements.run(spawner.drain()));
     Ok(())
-}
-
-async fn follow_readiness(mut whole: watch::Receiver<bool>, readiness: Readiness) {
-    loop {
-        let is_whole = *whole.borrow_and_update();
-        readiness.set(THE_FLEET_IS_WHOLE, is_whole);
-        if whole.changed().await.is_err() {
-            return;
-        }
-    }
 }
