@@ -120,7 +120,12 @@ fn complete() -> RawConfig {
             url: "http://127.0.0.1:1".to_owned(),
             engine: Some(domain::EngineKind::Vllm),
             api_key: secret(),
+            credential: Some("c".to_owned()),
         }],
+        admin_api: telemetry::admin::RawConfig {
+            tls: rpc::RawTls { cert: Some("c".into()), key: secret(), ca: Some("a".into()) },
+            ..telemetry::admin::RawConfig::default()
+        },
         telemetry: telemetry::RawConfig {
             store: Some("store".into()),
             ..telemetry::RawConfig::default()
@@ -210,6 +215,33 @@ fn the_examples_for_processes_apart_are_read() {
     toml::from_str::<edge::process::RawConfig>(&example("edge")).unwrap();
     toml::from_str::<router::process::RawConfig>(&example("router")).unwrap();
     toml::from_str::<telemetry::process::RawConfig>(&example("telemetry")).unwrap();
+}
+
+#[test]
+fn the_examples_for_one_machine_fit_together() {
+    let example = |name: &str| read(&format!("deploy/examples/loopback/{name}.toml"));
+    let edge: edge::process::RawConfig = toml::from_str(&example("edge")).unwrap();
+    let router: router::process::RawConfig = toml::from_str(&example("router")).unwrap();
+    let telemetry: telemetry::process::RawConfig = toml::from_str(&example("telemetry")).unwrap();
+    let listeners = [
+        ("edge", edge.edge.listen),
+        ("edge's admin", edge.admin.listen),
+        ("router", router.rpc.listen),
+        ("router's admin", router.admin.listen),
+        ("telemetry", telemetry.rpc.listen),
+        ("telemetry's admin", telemetry.admin.listen),
+        ("admin API", telemetry.admin_api.served_at().unwrap()),
+    ];
+    launch::sections::distinct_listeners(&listeners).unwrap();
+    let address = format!("http://{}", telemetry.rpc.listen);
+    assert_eq!((&edge.member.telemetry, &router.member.telemetry), (&address, &address));
+    let page = read("deploy/README.md");
+    for (what, listener) in listeners {
+        assert!(listener.ip().is_loopback(), "{what}");
+        let port = listener.port();
+        let named = page.contains(&port.to_string()) || (9190..9193).contains(&port);
+        assert!(named, "{what}'s port {port} is not on the page");
+    }
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use events::{Announcement, Answer, BackendEvent, DecisionEvent, Envelope, Region, Verdict};
+use events::{
+    Announcement, Answer, BackendEvent, DecisionEvent, Envelope, LoadEvent, Region, Verdict,
+};
 use integration_tests::environment::workspace_root;
 use serde_json::Value;
 
@@ -36,13 +38,15 @@ fn again<T: serde::de::DeserializeOwned + serde::Serialize>(example: &str) -> T 
 fn every_example_is_of_its_type_and_every_type_has_one() {
     let examples = examples();
     let headings: Vec<_> = examples.keys().map(String::as_str).collect();
-    let types = ["Announcement", "Answer", "BackendEvent", "DecisionEvent", "Envelope"];
+    let types =
+        ["Announcement", "Answer", "BackendEvent", "DecisionEvent", "Envelope", "LoadEvent"];
     assert_eq!(headings, types);
     for (name, examples) in &examples {
         assert!(!examples.is_empty(), "{name} has no example");
         for example in examples {
             match name.as_str() {
                 "BackendEvent" => drop(again::<BackendEvent>(example)),
+                "LoadEvent" => drop(again::<LoadEvent>(example)),
                 "DecisionEvent" => drop(again::<DecisionEvent>(example)),
                 "Announcement" => drop(again::<Announcement>(example)),
                 "Answer" => drop(again::<Answer>(example)),
@@ -63,6 +67,7 @@ fn the_subjects_are_those_that_are_used() {
     let region = Region::new("default").unwrap();
     for (written, subject) in [
         ("warmpath.v1.<region>.backends.<backend>", region.backend("B")),
+        ("warmpath.v1.<region>.loads.<backend>", region.load("B")),
         ("warmpath.v1.<region>.decisions.<model>", region.decisions("M")),
         ("warmpath.v1.<region>.announce.<token>", region.announce("T")),
         ("warmpath.v1.<region>.answers.<token>.<backend>", region.answers("T", "B")),

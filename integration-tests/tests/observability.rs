@@ -107,6 +107,7 @@ async fn what_a_running_gateway_exports_is_found_in_the_sources() {
         url: double.url(),
         engine: None,
         api_key: None,
+        credential: None,
     }];
     let gateway = Gateway::start(Config::from_raw(raw).unwrap()).await.unwrap();
     gateway.ready(Duration::from_secs(20)).await.unwrap();

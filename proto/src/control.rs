@@ -27,6 +27,7 @@ pub fn backend(backend: &Backend, now: Moment) -> wire::Backend {
         models: backend.models.iter().map(model).collect(),
         ranks: backend.ranks.iter().map(|rank| rank_state(rank, now)).collect(),
         network_seconds: backend.network.as_secs_f64(),
+        credential: backend.credential.as_deref().map(str::to_owned),
     }
 }
 
@@ -51,6 +52,7 @@ pub fn read_backend(backend: wire::Backend, now: Moment) -> Result<Backend, Wire
             .map(|rank| read_rank(rank, now))
             .collect::<Result<_, _>>()?,
         network,
+        credential: backend.credential.map(Into::into),
     })
 }
 
@@ -189,6 +191,7 @@ mod tests {
                 load: load.map(sample),
             }],
             network: Duration::from_micros(250),
+            credential: state.is_multiple_of(3).then(|| "gpus".into()),
         }
     }
 

@@ -59,6 +59,7 @@ pub(crate) fn backend(id: &str, state: BackendState) -> Backend {
         }],
         ranks: vec![RankState { rank: 0, cache: Some(cache), slots: None, load: None }],
         network: Duration::ZERO,
+        credential: None,
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use domain::{Fleet, Moment};
 use futures_util::{FutureExt, StreamExt};
 use lifecycle::{Drain, TaskSpawner};
+use prometheus::IntGauge;
 use replication::{Member, MemberList};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -151,7 +152,8 @@ impl Client {
         let drain = spawner.drain();
         if self.roll.me().is_some() {
             let (port, roll) = (self.deps.feed.clone(), self.roll.clone());
-            spawner.spawn("feed-member", renew(port, roll, drain.clone()));
+            let name_taken = self.deps.metrics.name_taken.clone();
+            spawner.spawn("feed-member", renew(port, roll, name_taken, drain.clone()));
         }
         spawner.spawn("feed-watch", self.run(drain));
         feed
@@ -256,7 +258,7 @@ impl Client {
 }
 
 /// Renews the lease until the drain, then gives it back.
-async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, drain: Drain) {
+async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, name_taken: IntGauge, drain: Drain) {
     let mut ticks = tokio::time::interval(RENEW_CHECK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -270,7 +272,16 @@ async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, drain: Drain) {
             answer = feed.renew(due) => answer,
         };
         match answer {
-            Ok(list) => roll.renewed(list, lifecycle::monotonic()),
+            Ok(list) => {
+                name_taken.set(0);
+                roll.renewed(list, lifecycle::monotonic());
+            }
+            Err(error @ FeedError::NameTaken) => {
+                if name_taken.get() == 0 {
+                    tracing::error!(%error, "this process is no member of its region");
+                }
+                name_taken.set(1);
+            }
             Err(error) => tracing::debug!(%error, "the member lease was not renewed"),
         }
     }

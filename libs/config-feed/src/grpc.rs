@@ -71,7 +71,10 @@ impl ConfigFeed for GrpcFeed {
                 known: Some(renew.known.into()),
             });
             request.set_timeout(ANSWER_WITHIN);
-            let reply = client.renew(request).await.map_err(|status| unreachable(&status))?;
+            let reply = client.renew(request).await.map_err(|status| match status.code() {
+                Code::AlreadyExists => FeedError::NameTaken,
+                _ => unreachable(&status),
+            })?;
             let list = reply.into_inner().list.map(MemberList::try_from).transpose();
             list.map_err(|error| FeedError::Malformed(error.to_string()))
         })

@@ -4,7 +4,7 @@
 //! watcher takes frames at its own pace from a bounded ring; one that falls out of it is brought
 //! to the present state instead.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use replication::{MemberList, Process, Registrar, Renew};
 use tokio::sync::{broadcast, watch};
 
 use crate::observed::Observed;
-use crate::{CARRIED, Document, Event, Heartbeat, Position, wire};
+use crate::{CARRIED, Document, Event, FeedError, Heartbeat, Position, wire};
 
 /// How often watchers hear something although nothing happens.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_millis(250);
@@ -29,6 +29,9 @@ const RING: usize = 512;
 
 /// Deletions that are remembered for watchers that come back. As many as the store's own.
 const TOMBSTONES: usize = 4096;
+
+/// Processes that are remembered to have lost their name, so that each is logged once.
+const MOST_OUTDATED: usize = 1024;
 
 /// One event with its bytes.
 #[derive(Debug)]
@@ -71,6 +74,8 @@ struct State {
     /// The whole fleet in frames, until it changes.
     whole: Option<Vec<Arc<Frame>>>,
     registrar: Registrar,
+    /// Processes that were told that a later one has their name.
+    outdated: HashSet<Process>,
     next_heartbeat: Moment,
     next_loads: Moment,
 }
@@ -98,6 +103,7 @@ impl Hub {
             observed: Observed::new(start),
             whole: None,
             registrar,
+            outdated: HashSet::new(),
             next_heartbeat: now,
             next_loads: now,
         };
@@ -159,11 +165,28 @@ impl Hub {
     }
 
     /// Grants or renews a member's lease.
-    pub fn renew(&self, renew: Renew, now: Moment) -> Option<MemberList> {
+    ///
+    /// # Errors
+    /// [`FeedError::NameTaken`]: another process of that name, which began later, holds it. It is
+    /// logged once for each that asks.
+    pub fn renew(&self, renew: Renew, now: Moment) -> Result<Option<MemberList>, FeedError> {
         let mut state = self.state.lock();
+        let process = renew.member.process.clone();
         let answer = state.registrar.renew(renew, now);
         self.publish(state.registrar.list().clone());
-        answer
+        if !state.registrar.is_outdated(&process, now) {
+            return Ok(answer);
+        }
+        if state.outdated.len() >= MOST_OUTDATED {
+            state.outdated.clear();
+        }
+        if state.outdated.insert(process.clone()) {
+            tracing::warn!(
+                member.id = %process.id, member.incarnation = process.incarnation.0,
+                "two processes have this member.id: the one that began first is not on the list"
+            );
+        }
+        Err(FeedError::NameTaken)
     }
 
     /// A member goes.

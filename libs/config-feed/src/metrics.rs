@@ -12,6 +12,7 @@ pub struct Metrics {
     pub(crate) watches: IntCounter,
     pub(crate) undecoded: IntCounter,
     pub(crate) members: IntGauge,
+    pub(crate) name_taken: IntGauge,
 }
 
 impl Default for Metrics {
@@ -33,6 +34,10 @@ impl Default for Metrics {
                 "Documents that could not be read and count as deleted.",
             ),
             members: gauge("warmpath_feed_members", "Services on the newest member list."),
+            name_taken: gauge(
+                "warmpath_feed_name_taken",
+                "1 while another process is the member that this one's name stands for.",
+            ),
         }
     }
 }
@@ -51,13 +56,14 @@ impl Metrics {
     /// # Errors
     /// The registry already holds one of them.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let all: [Box<dyn Collector>; 6] = [
+        let all: [Box<dyn Collector>; 7] = [
             Box::new(self.live.clone()),
             Box::new(self.staleness.clone()),
             Box::new(self.revision.clone()),
             Box::new(self.watches.clone()),
             Box::new(self.undecoded.clone()),
             Box::new(self.members.clone()),
+            Box::new(self.name_taken.clone()),
         ];
         all.into_iter().try_for_each(|series| registry.register(series))
     }

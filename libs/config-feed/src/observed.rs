@@ -89,7 +89,7 @@ impl Observed {
 
 /// Whether two readings of one backend differ in nothing but load.
 fn same_but_loads(a: &Backend, b: &Backend) -> bool {
-    let Backend { id, incarnation, url, engine, state, models, ranks, network } = a;
+    let Backend { id, incarnation, url, engine, state, models, ranks, network, credential } = a;
     let rank = |(a, b): (&RankState, &RankState)| {
         a.rank == b.rank && a.cache == b.cache && a.slots == b.slots
     };
@@ -97,6 +97,7 @@ fn same_but_loads(a: &Backend, b: &Backend) -> bool {
         && *incarnation == b.incarnation
         && *engine == b.engine
         && *network == b.network
+        && *credential == b.credential
         && *id == b.id
         && *url == b.url
         && *models == b.models

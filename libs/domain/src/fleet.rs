@@ -35,6 +35,11 @@ impl Fleet {
         bases.into_iter().filter_map(|(id, base)| Some((id, base?))).collect()
     }
 
+    /// Whether any backend takes new requests.
+    pub fn has_ready(&self) -> bool {
+        self.backends.iter().any(|b| b.state == BackendState::Ready)
+    }
+
     /// Backends that take new requests for `model`.
     pub fn ready_for<'a>(&'a self, model: &'a ModelId) -> impl Iterator<Item = &'a Arc<Backend>> {
         self.backends.iter().filter(move |b| b.state == BackendState::Ready && b.serves(model))
@@ -60,6 +65,9 @@ pub struct Backend {
     pub ranks: Vec<RankState>,
     /// Round trip of the probe, smoothed; part of the score.
     pub network: Duration,
+    /// The name of the credential that it asks for, if it does. What the name stands for is in
+    /// the config of each process that sends it requests, and nowhere else.
+    pub credential: Option<Arc<str>>,
 }
 
 impl Backend {
@@ -301,6 +309,7 @@ mod tests {
             models: models.iter().map(served).collect(),
             ranks: Vec::new(),
             network: Duration::ZERO,
+            credential: None,
         })
     }
 

@@ -2,7 +2,7 @@
 //! payloads of version 1, as `docs/events.md` has them.
 //!
 //! - [`Region`]: the subjects
-//! - [`BackendEvent`], [`DecisionEvent`]: what is told
+//! - [`BackendEvent`], [`LoadEvent`], [`DecisionEvent`]: what is told
 //! - [`DecisionEvents`]: a routing port that tells of its decisions
 //! - [`Announcement`], [`Envelope`], [`Answer`]: engines that announce themselves
 //!
@@ -16,7 +16,7 @@ mod region;
 
 pub use announcement::{Announcement, Answer, Envelope, Phase, Verdict};
 pub use decisions::DecisionEvents;
-pub use payload::{BackendEvent, DecisionEvent};
+pub use payload::{BackendEvent, DecisionEvent, LoadEvent, RankLoad};
 pub use region::Region;
 
 /// A payload or a name is not of its form.

@@ -26,6 +26,48 @@ pub struct BackendEvent {
     pub models: Vec<String>,
 }
 
+/// How busy a backend is, as its metrics said last, and in what state it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadEvent {
+    /// When it was told, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The region.
+    pub region: String,
+    /// Its name.
+    pub backend: String,
+    /// Which life of it: counters begin anew with each.
+    pub incarnation: u64,
+    /// `joining`, `ready`, `draining`, `maintenance` or `down`.
+    pub state: String,
+    /// Its ranks that were read.
+    pub ranks: Vec<RankLoad>,
+}
+
+/// The newest reading of one rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankLoad {
+    /// Its number.
+    pub rank: u16,
+    /// How old the reading was when it was told, in milliseconds.
+    pub age_ms: u64,
+    /// Requests in the engine's batch.
+    pub running: u32,
+    /// Requests that the engine has accepted and not begun.
+    pub waiting: u32,
+    /// Share of the cache's blocks that live requests hold, 0 to 1, where the engine tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv_usage: Option<f64>,
+    /// Requests preempted so far, where the engine tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemptions: Option<u64>,
+    /// Prompt tokens looked up in the prefix cache so far, where the engine tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_queries: Option<u64>,
+    /// Those of them that were found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix_hits: Option<u64>,
+}
+
 /// A request was sent somewhere, or was not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DecisionEvent {

@@ -43,6 +43,11 @@ impl Region {
         self.subject("backends", &[id])
     }
 
+    /// Where readings of a backend's load are told.
+    pub fn load(&self, backend: &str) -> Subject {
+        self.subject("loads", &[backend])
+    }
+
     /// Where decisions about requests for a model are told.
     pub fn decisions(&self, model: &str) -> Subject {
         self.subject("decisions", &[model])
@@ -73,7 +78,7 @@ impl Region {
         self.pattern("announce")
     }
 
-    /// All of one kind: `backends`, `decisions`, `announce`, `answers`, `pools`.
+    /// All of one kind: `backends`, `loads`, `decisions`, `announce`, `answers`, `pools`.
     fn pattern(&self, kind: &str) -> Pattern {
         Pattern::new(&format!("warmpath.v1.{}.{kind}.>", self.0)).expect("plain tokens")
     }

@@ -2,7 +2,7 @@
 //! secrets, starts, serves until a signal, drains, and ends with a code that says how it went.
 //!
 //! A service's binary is a [`Program`]: what its config file looks like, how it is checked, and
-//! how it starts. [`run`] does the rest. The sections that several config files share are in
+//! how it starts, on a [`Base`]. [`run`] does the rest. The sections that several config files share are in
 //! [`sections`], what makes a process a
 //! member of a region in [`region`].
 
@@ -10,4 +10,4 @@ mod program;
 pub mod region;
 pub mod sections;
 
-pub use program::{Args, Program, Started, run};
+pub use program::{Args, Base, Program, Started, run};

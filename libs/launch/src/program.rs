@@ -1,15 +1,18 @@
 //! From the command line to the exit code.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use instrumentation::{LogConfig, Registry};
-use lifecycle::{Lifecycle, ShutdownOutcome};
+use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome, TaskSpawner};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use settings::{EXIT_CONFIG, Layers, SettingsError};
+use tokio::net::TcpListener;
 
 /// Options of every process that serves.
 #[derive(Debug, clap::Args)]
@@ -59,6 +62,53 @@ pub struct Started {
     pub lifecycle: Lifecycle,
     /// Its metrics.
     pub registry: Registry,
+}
+
+/// What every process has before its services: its tasks, its metrics, its port for operators.
+pub struct Base {
+    /// Its tasks.
+    pub lifecycle: Lifecycle,
+    /// The same, for those that end last.
+    pub background: TaskSpawner,
+    /// Its metrics.
+    pub registry: Registry,
+    /// What has to hold before it should get traffic.
+    pub readiness: Readiness,
+    /// Where operators connect.
+    pub admin_address: SocketAddr,
+    admin: TcpListener,
+}
+
+impl Base {
+    /// Begins a process of that name, and binds its port for operators.
+    ///
+    /// # Errors
+    /// The port cannot be bound.
+    pub async fn begin(name: &'static str, admin: SocketAddr) -> anyhow::Result<Self> {
+        let lifecycle = Lifecycle::new();
+        let registry = Registry::new();
+        lifecycle.register(&registry)?;
+        // All crates of the workspace have one version.
+        instrumentation::register_build_info(&registry, name, env!("CARGO_PKG_VERSION"))?;
+        let admin = lifecycle::bind(admin).await.context("admin.listen")?;
+        Ok(Self {
+            background: lifecycle.background(),
+            readiness: Readiness::new(lifecycle.drain()),
+            admin_address: admin.local_addr()?,
+            lifecycle,
+            registry,
+            admin,
+        })
+    }
+
+    /// Serves operators what every process tells and `more`, and leaves the process to run.
+    pub fn serve(self, more: lifecycle::AdminRoutes) -> Started {
+        let routes = lifecycle::admin::router(self.registry.clone(), self.readiness).merge(more);
+        let serving =
+            lifecycle::serve(self.admin, routes, ServeLimits::ADMIN, self.background.clone());
+        self.background.spawn("admin", serving);
+        Started { lifecycle: self.lifecycle, registry: self.registry }
+    }
 }
 
 /// Runs a process to its end. Exit code 0 after a clean drain, 1 when streams had to be cut or

@@ -12,6 +12,8 @@ use rpc::{ClientConfig, Fingerprint};
 use serde::{Deserialize, Serialize};
 use settings::{Redacted, SecretRef, SettingsError};
 
+use crate::sections::read_secret;
+
 /// Longest id of a member, in bytes. It is part of subjects and of metrics.
 const MAX_ID_BYTES: usize = 64;
 
@@ -83,15 +85,14 @@ impl MemberConfig {
 /// The secret that all processes of a region share.
 ///
 /// # Errors
-/// There is none, or its reference leads nowhere.
+/// There is none, or its reference leads nowhere or to one that is short.
 pub fn shared_secret(reference: Option<&SecretRef>) -> Result<Redacted<Vec<u8>>, SettingsError> {
     let Some(reference) = reference else {
         let message = "processes that run apart need the same secret: name a file or a variable \
-                       that holds it";
+                       that holds it; `openssl rand -hex 32` makes one";
         return Err(SettingsError::new("region.secret", message));
     };
-    let secret = reference.resolve().map_err(|e| e.under("region.secret"))?;
-    Ok(Redacted::new(secret.expose().clone().into_bytes()))
+    read_secret(reference)
 }
 
 /// What tells that two processes have the same secret.

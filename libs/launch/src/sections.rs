@@ -16,6 +16,8 @@ const BUILTIN_FOLDER: &str = "builtin";
 const DRAIN_TIMEOUT: HumanDuration = HumanDuration::from_secs(30);
 /// Random bytes of a secret that is drawn at start.
 const SECRET_BYTES: usize = 32;
+/// Shortest secret of a region that is taken, in bytes: what nobody tries through.
+const SHORTEST_SECRET: usize = 16;
 
 /// Section `[admin]`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -69,13 +71,10 @@ pub type Models = HashMap<ModelId, Arc<ModelFolder>>;
 /// The secret that a region's block keys begin with; drawn when there is none.
 ///
 /// # Errors
-/// The reference leads nowhere, or the system has no randomness.
+/// The reference leads nowhere or to a secret that is short, or the system has no randomness.
 pub fn region_secret(reference: Option<&SecretRef>) -> Result<Redacted<Vec<u8>>, SettingsError> {
     match reference {
-        Some(reference) => {
-            let secret = reference.resolve().map_err(|e| e.under("region.secret"))?;
-            Ok(Redacted::new(secret.expose().clone().into_bytes()))
-        }
+        Some(reference) => read_secret(reference),
         None => {
             let mut secret = vec![0; SECRET_BYTES];
             getrandom::fill(&mut secret).map_err(|e| {
@@ -84,6 +83,42 @@ pub fn region_secret(reference: Option<&SecretRef>) -> Result<Redacted<Vec<u8>>,
             Ok(Redacted::new(secret))
         }
     }
+}
+
+/// A region's secret by its reference.
+///
+/// # Errors
+/// The reference leads nowhere, or to a secret that is short.
+pub(crate) fn read_secret(reference: &SecretRef) -> Result<Redacted<Vec<u8>>, SettingsError> {
+    let secret = reference.resolve().map_err(|e| e.under("region.secret"))?;
+    if secret.expose().len() < SHORTEST_SECRET {
+        let message = format!(
+            "{reference} holds a short secret: at least {SHORTEST_SECRET} bytes are needed; \
+             `openssl rand -hex 32` makes a good one"
+        );
+        return Err(SettingsError::new("region.secret", message));
+    }
+    Ok(Redacted::new(secret.expose().clone().into_bytes()))
+}
+
+/// Refuses two listeners of one process at one address. Each is given with its key; port 0 is a
+/// free one, which no other has.
+///
+/// # Errors
+/// The later of the two.
+pub fn distinct_listeners(listeners: &[(&str, SocketAddr)]) -> Result<(), SettingsError> {
+    let meet = |a: SocketAddr, b: SocketAddr| {
+        let (one, other) = (a.ip(), b.ip());
+        let all = one.is_unspecified() || other.is_unspecified();
+        a.port() == b.port() && a.port() != 0 && (one == other || all)
+    };
+    for (n, (key, address)) in listeners.iter().enumerate() {
+        if let Some((first, _)) = listeners[..n].iter().find(|(_, other)| meet(*other, *address)) {
+            let message = format!("{address} is taken by {first}: give one of them another port");
+            return Err(SettingsError::new(*key, message));
+        }
+    }
+    Ok(())
 }
 
 /// Loads the folders that the models name, each once.
@@ -113,4 +148,53 @@ pub fn load_models(raw: &[RawModel]) -> Result<Models, SettingsError> {
         models.insert(ModelId::new(model.id.as_str()), folder);
     }
     Ok(models)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_short_secret_is_refused_with_how_to_make_one_and_never_shown() {
+        let with = |text: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+            region_secret(Some(&SecretRef::File(file.path().to_owned())))
+        };
+        let error = with("fifteen-letters").unwrap_err().to_string();
+        assert!(error.starts_with("region.secret: ") && error.contains("openssl rand"), "{error}");
+        assert!(!error.contains("fifteen-letters"), "{error}");
+        assert_eq!(with("sixteen--letters").unwrap().expose(), b"sixteen--letters");
+    }
+
+    #[test]
+    fn one_port_is_not_given_twice() {
+        let check = |a: &str, b: &str| {
+            let listeners =
+                [("edge.listen", a.parse().unwrap()), ("admin.listen", b.parse().unwrap())];
+            distinct_listeners(&listeners).map_err(|e| e.to_string())
+        };
+        for (a, b) in [
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("0.0.0.0:80", "127.0.0.1:80"),
+            ("[::1]:80", "[::]:80"),
+        ] {
+            let error = check(a, b).unwrap_err();
+            assert!(
+                error.starts_with("admin.listen: ") && error.contains("edge.listen"),
+                "{error}"
+            );
+        }
+        for (a, b) in [
+            ("127.0.0.1:80", "127.0.0.1:81"),
+            ("127.0.0.1:80", "127.0.0.2:80"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+        ] {
+            check(a, b).unwrap();
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! A small HTTP port: bounded connections, slow clients cut off, a graceful end.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,10 +10,16 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::{Acceptor, TaskSpawner};
+
+/// A TLS handshake takes milliseconds; one that takes so long holds a connection for nothing.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bounds of an HTTP port.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +44,27 @@ pub async fn serve(
     limits: ServeLimits,
     spawner: TaskSpawner,
 ) {
+    serve_all(listener, None, router, limits, spawner).await;
+}
+
+/// The same over TLS. Whoever speaks anything else is cut off.
+pub async fn serve_tls(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    limits: ServeLimits,
+    spawner: TaskSpawner,
+) {
+    serve_all(listener, Some(TlsAcceptor::from(tls)), router, limits, spawner).await;
+}
+
+async fn serve_all(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    limits: ServeLimits,
+    spawner: TaskSpawner,
+) {
     let mut acceptor = Acceptor::new(listener, limits.max_connections);
     let drain = spawner.drain();
     loop {
@@ -44,9 +72,35 @@ pub async fn serve(
             accepted = acceptor.next() => accepted,
             () = drain.signaled() => return,
         };
-        let router = router.clone();
-        let connection = Connection { stream, router, limits, permit };
-        spawner.spawn("http-connection", connection.run(spawner.clone()));
+        let connection = Connection { router: router.clone(), limits, permit };
+        let (tls, own) = (tls.clone(), spawner.clone());
+        spawner.spawn("http-connection", async move {
+            match tls {
+                None => connection.run(stream, own).await,
+                Some(tls) => {
+                    if let Some(stream) = handshake(&tls, stream).await {
+                        connection.run(stream, own).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn handshake(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+) -> Option<impl AsyncRead + AsyncWrite + Unpin + Send + use<>> {
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a TLS handshake failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("a TLS handshake took too long");
+            None
+        }
     }
 }
 
@@ -63,14 +117,16 @@ where
 }
 
 struct Connection {
-    stream: TcpStream,
     router: Router,
     limits: ServeLimits,
     permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    async fn run(self, spawner: TaskSpawner) {
+    async fn run<S>(self, stream: S, spawner: TaskSpawner)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let drain = spawner.drain();
         let mut builder = auto::Builder::new(spawner);
         builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
@@ -81,7 +137,7 @@ impl Connection {
             begun.fetch_add(1, Ordering::Relaxed);
             router.call(request)
         });
-        let connection = builder.serve_connection(TokioIo::new(self.stream), service);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         // The library has no limit for clients that say nothing at all, speak HTTP/2 without
         // asking anything, or do not read; a few of them would take the port.

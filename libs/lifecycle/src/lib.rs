@@ -20,9 +20,11 @@ mod shutdown;
 mod tasks;
 
 pub use accept::Acceptor;
+/// Routes of a port for operators.
+pub use axum::Router as AdminRoutes;
 pub use clock::monotonic;
 pub use error::LifecycleError;
-pub use http::{ServeLimits, serve};
+pub use http::{ServeLimits, serve, serve_tls};
 pub use listen::bind;
 pub use panics::log_panics;
 pub use readiness::Readiness;

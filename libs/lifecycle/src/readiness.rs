@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::watch::Receiver;
 
-use crate::Drain;
+use crate::{Drain, TaskSpawner};
 
 /// Named conditions, all of which must hold. A cheap handle; clones share the conditions.
 #[derive(Clone, Debug)]
@@ -30,6 +31,26 @@ impl Readiness {
         self.conditions.lock().insert(name, holds);
     }
 
+    /// Requires a condition that holds as long as `holds` says so of a watched value, from now on
+    /// until nobody sends it any more.
+    pub fn follow<T, F>(&self, spawner: &TaskSpawner, name: &'static str, of: Receiver<T>, holds: F)
+    where
+        T: Send + Sync + 'static,
+        F: Fn(&T) -> bool + Send + 'static,
+    {
+        self.require(name);
+        let (readiness, mut of) = (self.clone(), of);
+        spawner.spawn("readiness", async move {
+            loop {
+                let is_held = holds(&of.borrow_and_update());
+                readiness.set(name, is_held);
+                if of.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
     /// The conditions that do not hold, by name.
     pub fn missing(&self) -> Vec<&'static str> {
         let conditions = self.conditions.lock();
@@ -44,5 +65,33 @@ impl Readiness {
     /// Whether the process should get traffic.
     pub fn is_ready(&self) -> bool {
         !self.is_draining() && self.missing().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::Lifecycle;
+
+    #[tokio::test]
+    async fn a_condition_follows_a_watched_value_for_as_long_as_it_is_sent() {
+        let lifecycle = Lifecycle::new();
+        let readiness = Readiness::new(lifecycle.drain());
+        let value = watch::Sender::new(0);
+        readiness.follow(&lifecycle.spawner(), "large", value.subscribe(), |value| *value > 9);
+        assert_eq!(readiness.missing(), ["large"], "from the beginning");
+        for (next, is_ready) in [(10, true), (3, false), (12, true)] {
+            value.send_replace(next);
+            while readiness.is_ready() != is_ready {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(value);
+        lifecycle.shutdown(Duration::from_secs(5)).await;
+        assert_eq!(readiness.missing(), [""; 0], "what was said last stands");
     }
 }

@@ -106,6 +106,13 @@ impl Registrar {
         (self.list.epoch > renew.known).then(|| self.list.clone())
     }
 
+    /// Whether a later process holds a lease under the name of this one: two have one name.
+    pub fn is_outdated(&self, process: &Process, now: Moment) -> bool {
+        let held = |holder: &&Holder| holder.expires > now;
+        let holder = self.members.get(&process.id).filter(held);
+        holder.is_some_and(|holder| holder.member.process.incarnation > process.incarnation)
+    }
+
     /// A member goes, and says so.
     pub fn leave(&mut self, process: &Process, now: Moment) {
         if self.members.get(&process.id).is_some_and(|holder| holder.member.process == *process) {

@@ -36,7 +36,8 @@ pub struct RawClientConfig {
     pub tls: RawTls,
 }
 
-/// Certificates. All three or none: TLS is mutual here. They are read once, at the start.
+/// Certificates. Between services all three or none: TLS is mutual there. They are read once, at
+/// the start.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawTls {
@@ -148,7 +149,7 @@ pub(crate) fn read_tls(raw: &RawTls) -> Result<Option<Tls>, SettingsError> {
     }
 }
 
-fn read(key: &str, path: &Path) -> Result<String, SettingsError> {
+pub(crate) fn read(key: &str, path: &Path) -> Result<String, SettingsError> {
     let fault = |what: String| SettingsError::new(key, format!("{}: {what}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
     if text.contains("-----BEGIN CERTIFICATE-----") {

@@ -3,9 +3,10 @@
 //! - [`RawServerConfig`], [`ServerConfig`]: where a service listens, and who may come
 //! - [`RawClientConfig`], [`ClientConfig`]: channels to peers, which connect again by themselves
 //! - [`Server`]: serves until a drain
+//! - [`https`]: TLS of the ports that people and scripts call by HTTP
 //! - [`Fingerprint`]: tells whether two ends have the same secret, and nothing else of it
 //!
-//! TLS is always mutual: each side shows a certificate, and takes only those that go back to
+//! TLS between services is always mutual: each side shows a certificate, and takes only those that go back to
 //! `ca`. Without TLS only loopback addresses are served and called, unless `allow_plaintext` says
 //! that something else protects the network.
 //!
@@ -29,6 +30,7 @@ mod client;
 mod config;
 mod error;
 mod fingerprint;
+pub mod https;
 mod metrics;
 mod server;
 

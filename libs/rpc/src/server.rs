@@ -70,6 +70,13 @@ impl Server {
         &self.address
     }
 
+    /// The same, as a task: a failure is logged.
+    pub async fn serve(self, routes: Routes, drain: Drain) {
+        if let Err(error) = self.run(routes, drain).await {
+            tracing::error!(%error, "the gRPC port is closed");
+        }
+    }
+
     /// Serves until the drain. New connections are then refused, and open calls waited for: a
     /// call without an end of its own must end by the drain. An end of the process's time for the
     /// drain drops this future, and with it what is still open.

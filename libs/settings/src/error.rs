@@ -75,8 +75,28 @@ impl SettingsError {
         let reworded = message
             .strip_prefix("invalid type: ")
             .and_then(|rest| rest.split_once(", expected "))
-            .map(|(got, expected)| format!("wrong type: got {got}, expected {expected}"));
+            .map(|(got, expected)| wrong_type(key, got, expected));
+        let reworded = reworded.or_else(|| (message == NO_ADDRESS).then(|| ADDRESS.to_owned()));
         Self::new(key, reworded.as_deref().unwrap_or(message))
+    }
+}
+
+/// What the standard library says of text that is no address.
+const NO_ADDRESS: &str = "invalid socket address syntax";
+
+const ADDRESS: &str = "IP:PORT is needed, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080; names \
+                       of hosts are not looked up";
+
+fn wrong_type(key: &str, got: &str, expected: &str) -> String {
+    // What TOML's brackets make of a slip.
+    match (got, expected) {
+        ("map", "a sequence") => {
+            format!("it is a list: write [[{key}]] in two brackets, once for each entry")
+        }
+        ("sequence", expected) if expected.starts_with("struct ") => {
+            format!("it is one section, no list: write [{key}] in single brackets")
+        }
+        _ => format!("wrong type: got {got}, expected {expected}"),
     }
 }
 
@@ -125,20 +145,24 @@ fn nearest<'a>(wrong: &str, allowed: &[&'a str]) -> Option<&'a str> {
         .map(|(_, word)| word)
 }
 
-/// Levenshtein's distance, one row at a time.
+/// Levenshtein's distance, where two neighbours that change places count as one slip (the
+/// restricted distance of Damerau).
 fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for (i, ca) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
         for (j, cb) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(row[j + 1] + 1);
+            let substituted = rows[i][j] + usize::from(ca != cb);
+            let mut best = substituted.min(row[j] + 1).min(rows[i][j + 1] + 1);
+            if i > 0 && j > 0 && *ca == b[j - 1] && a[i - 1] == *cb {
+                best = best.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(best);
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -175,6 +199,17 @@ mod tests {
     }
 
     #[test]
+    fn a_slip_with_brackets_or_an_address_is_told_how_it_is_written() {
+        let message = |key: &str, text: &str| SettingsError::from_serde(key, text).to_string();
+        let list = message("backends", "invalid type: map, expected a sequence");
+        assert!(list.contains("write [[backends]] in two brackets"), "{list}");
+        let one = message("edge", "invalid type: sequence, expected struct RawConfig");
+        assert!(one.contains("write [edge] in single brackets"), "{one}");
+        let address = message("edge.listen", "invalid socket address syntax");
+        assert!(address.contains("IP:PORT is needed, such as 127.0.0.1:8080"), "{address}");
+    }
+
+    #[test]
     fn a_missing_key_is_named_in_full() {
         let error = SettingsError::from_serde("backends[1]", "missing field `url`");
         assert_eq!(error.to_string(), "backends[1].url: is missing");
@@ -194,5 +229,8 @@ mod tests {
         assert_eq!(edit_distance("abc", ""), 3);
         assert_eq!(edit_distance("kitten", "sitting"), 3);
         assert_eq!(edit_distance("same", "same"), 0);
+        assert_eq!(edit_distance("ulr", "url"), 1, "two that changed places");
+        let url = SettingsError::from_serde("b", "unknown field `ulr`, expected `id` or `url`");
+        assert!(url.message().contains("did you mean `url`?"), "{url}");
     }
 }

@@ -10,6 +10,7 @@ use toml::{Table, Value};
 
 use crate::SettingsError;
 use crate::locate;
+use crate::suspects::complaint;
 
 /// Loads settings in one go: defaults of `T`, then `file`, then the environment variables that
 /// begin with `env_prefix` and two underscores, then `overrides` (dotted key, value).
@@ -67,6 +68,8 @@ pub struct Layers {
     file: Option<(String, String)>,
     /// Which environment variable or flag set a key, by dotted key.
     origins: BTreeMap<String, String>,
+    /// What begins the names of variables, and those that have only one underscore behind it.
+    suspects: (String, Vec<String>),
 }
 
 impl Layers {
@@ -81,13 +84,17 @@ impl Layers {
     ) -> Result<Self, SettingsError> {
         let mut layers = match file {
             Some(path) => Self::from_file(path)?,
-            None => Self { merged: Table::new(), file: None, origins: BTreeMap::new() },
+            None => Self::of(Table::new(), None),
         };
         layers.add_environment(env_prefix, std::env::vars_os())?;
         for (key, value) in overrides {
             layers.set(key, value.clone(), format!("flag {key}"))?;
         }
         Ok(layers)
+    }
+
+    fn of(merged: Table, file: Option<(String, String)>) -> Self {
+        Self { merged, file, origins: BTreeMap::new(), suspects: Default::default() }
     }
 
     fn from_file(path: &Path) -> Result<Self, SettingsError> {
@@ -104,7 +111,7 @@ impl Layers {
             SettingsError::new("", format!("line {line}: {}", error.message())).at(place)
         })?;
         let file = Some((place.to_owned(), text.to_owned()));
-        Ok(Self { merged, file, origins: BTreeMap::new() })
+        Ok(Self::of(merged, file))
     }
 
     fn add_environment(
@@ -112,12 +119,16 @@ impl Layers {
         prefix: &str,
         variables: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<(), SettingsError> {
-        let prefix = format!("{prefix}__");
+        let alone = format!("{prefix}_");
         // Sorted, so that a variable for a table comes before those for its keys.
-        let mine: BTreeMap<String, OsString> = variables
+        let like_ours: BTreeMap<String, OsString> = variables
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-            .filter(|(name, _)| name.starts_with(&prefix))
+            .filter(|(name, _)| name.starts_with(&alone))
             .collect();
+        let prefix = format!("{prefix}__");
+        let (mine, suspects): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            like_ours.into_iter().partition(|(name, _)| name.starts_with(&prefix));
+        self.suspects = (alone, suspects.into_keys().collect());
         for (name, value) in mine {
             let place = format!("environment {name}");
             let key = name[prefix.len()..].to_lowercase().replace("__", ".");
@@ -146,8 +157,16 @@ impl Layers {
     /// Reads the layers into `T`, whose defaults are the lowest layer.
     ///
     /// # Errors
-    /// A key is unknown, missing or of the wrong type or form.
+    /// A key is unknown, missing or of the wrong type or form; or an environment variable was
+    /// meant to set one and does not.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, SettingsError> {
+        let (alone, suspects) = &self.suspects;
+        let prefix = alone.trim_end_matches('_');
+        // A variable that some key refers to is there for that.
+        let meant = suspects.iter().filter(|name| !refers_to(&self.merged, name));
+        if let Some(complaint) = meant.filter_map(|name| complaint::<T>(prefix, name)).next() {
+            return Err(complaint);
+        }
         let value = Value::Table(self.merged.clone());
         serde_path_to_error::deserialize(value).map_err(|error| {
             // serde_path_to_error calls the root `.`.
@@ -186,6 +205,18 @@ impl Layers {
             end = key[..end].rfind(['.', '['])?;
         }
     }
+}
+
+/// Whether a secret's reference anywhere names this variable.
+fn refers_to(table: &Table, variable: &str) -> bool {
+    table.iter().any(|(key, value)| match value {
+        Value::String(text) => key == "env" && text == variable,
+        Value::Table(inner) => refers_to(inner, variable),
+        Value::Array(items) => {
+            items.iter().filter_map(Value::as_table).any(|inner| refers_to(inner, variable))
+        }
+        _ => false,
+    })
 }
 
 fn split_key(key: &str) -> Result<Vec<&str>, SettingsError> {

@@ -43,6 +43,7 @@ mod human;
 mod layers;
 mod locate;
 mod secret;
+mod suspects;
 
 pub use credential::{NamedCredential, resolve_credentials};
 pub use error::{EXIT_CONFIG, SettingsError};

@@ -133,6 +133,9 @@ fn from_file(path: &Path) -> Result<String, String> {
     Ok(secret)
 }
 
+/// What is said of a secret that stands where its reference belongs.
+pub(crate) const WRITTEN_IN_PLAIN: &str = "a secret is never written here";
+
 const REFERENCE_FORM: &str = r#"{ env = "NAME" } or { file = "PATH" }"#;
 
 impl<'de> Deserialize<'de> for SecretRef {
@@ -152,7 +155,7 @@ impl<'de> Visitor<'de> for ReferenceVisitor {
     }
 
     fn visit_str<E: de::Error>(self, _: &str) -> Result<SecretRef, E> {
-        Err(E::custom(format!("a secret is never written here; say where it is: {REFERENCE_FORM}")))
+        Err(E::custom(format!("{WRITTEN_IN_PLAIN}; say where it is: {REFERENCE_FORM}")))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SecretRef, A::Error> {

@@ -41,6 +41,7 @@ fn backend() -> bytes::Bytes {
         models: vec![model],
         ranks: Vec::new(),
         network_seconds: 0.001,
+        credential: None,
     };
     prost::Message::encode_to_vec(&backend).into()
 }

@@ -4,21 +4,18 @@
 //! What stands in the file is fixed: a document with an id of the file counts for nothing. A
 //! tenant that changes keeps its counters; what is open stays counted over every change.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use config_feed::{Documents, Feed};
 use domain::desired::{self, ApiKey};
-use domain::{BackendId, ModelId, Moment, TenantId};
+use domain::{ModelId, Moment, TenantId};
 use http::HeaderMap;
-use http::header::HeaderValue;
-use settings::Redacted;
 
 use crate::auth::{KeySource, Keyring, Refused};
 use crate::config::OnStale;
-use crate::error::Error;
 use crate::metrics::Families;
 use crate::tenant::{Tenant, TenantSpec};
 
@@ -39,14 +36,6 @@ pub(crate) struct FileAccess {
     pub(crate) on_stale: OnStale,
 }
 
-/// Keys of engines.
-pub(crate) struct EngineKeys {
-    /// Those of the config file's backends.
-    by_backend: HashMap<BackendId, HeaderValue>,
-    /// Those that documents of backends name.
-    by_name: HashMap<String, HeaderValue>,
-}
-
 /// Everything at one moment.
 pub(crate) struct Access {
     keyring: Keyring,
@@ -55,8 +44,6 @@ pub(crate) struct Access {
     is_managed: bool,
     tenants: HashMap<TenantId, Arc<Tenant>>,
     anonymous: Arc<Tenant>,
-    /// What each backend wants in `authorization`; marked sensitive.
-    engine_keys: HashMap<BackendId, HeaderValue>,
 }
 
 /// Why a request is not let in.
@@ -71,71 +58,22 @@ pub(crate) enum Denied {
 /// Keeps the newest [`Access`].
 pub(crate) struct AccessWatch {
     file: FileAccess,
-    engine_keys: EngineKeys,
     feed: Option<Feed>,
     families: Families,
     current: ArcSwap<Access>,
 }
 
-impl EngineKeys {
-    /// # Errors
-    /// A key that cannot stand in a header.
-    pub(crate) fn new(
-        by_backend: &HashMap<BackendId, Redacted<String>>,
-        by_name: &HashMap<String, Redacted<String>>,
-    ) -> Result<Self, Error> {
-        let by_backend = by_backend.iter().map(|(id, key)| {
-            let value = bearer(key).ok_or_else(|| Error::EngineKey(id.clone()))?;
-            Ok((id.clone(), value))
-        });
-        let by_name = by_name.iter().map(|(name, key)| {
-            let value = bearer(key).ok_or_else(|| Error::Credential(name.clone()))?;
-            Ok((name.clone(), value))
-        });
-        Ok(Self {
-            by_backend: by_backend.collect::<Result<_, Error>>()?,
-            by_name: by_name.collect::<Result<_, Error>>()?,
-        })
-    }
-
-    /// The config file's backends with their keys, and the documents' with what they name.
-    fn all(
-        &self,
-        backends: &BTreeMap<Arc<str>, desired::Backend>,
-    ) -> HashMap<BackendId, HeaderValue> {
-        let named = backends.values().filter_map(|backend| {
-            let key = self.by_name.get(backend.credential.as_ref()?)?;
-            Some((backend.id.clone(), key.clone()))
-        });
-        let mut keys: HashMap<_, _> = named.collect();
-        keys.extend(self.by_backend.iter().map(|(id, key)| (id.clone(), key.clone())));
-        keys
-    }
-}
-
-fn bearer(key: &Redacted<String>) -> Option<HeaderValue> {
-    let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose())).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
 impl AccessWatch {
-    pub(crate) fn new(
-        file: FileAccess,
-        engine_keys: EngineKeys,
-        feed: Option<Feed>,
-        families: Families,
-    ) -> Self {
+    pub(crate) fn new(file: FileAccess, feed: Option<Feed>, families: Families) -> Self {
         let anonymous = Arc::new(Tenant::new(TenantSpec::unlimited(TenantId::from(ANONYMOUS))));
         let nothing = Access {
             keyring: Keyring::default(),
             is_managed: false,
             tenants: HashMap::new(),
             anonymous,
-            engine_keys: HashMap::new(),
         };
         let current = ArcSwap::from_pointee(nothing);
-        let watch = Self { file, engine_keys, feed, families, current };
+        let watch = Self { file, feed, families, current };
         let documents = watch.feed.as_ref().map(|feed| feed.documents().borrow().clone());
         watch.update(&documents.unwrap_or_default(), lifecycle::monotonic());
         watch
@@ -165,11 +103,6 @@ impl AccessWatch {
             && (self.feed.as_ref()).is_some_and(|f| f.staleness().age(now) > self.file.max_stale)
     }
 
-    /// What a backend wants in `authorization`.
-    pub(crate) fn engine_key(&self, backend: &BackendId) -> Option<HeaderValue> {
-        self.current.load().engine_keys.get(backend).cloned()
-    }
-
     /// Takes over the desired state. Requests that are open go on as they began.
     pub(crate) fn update(&self, documents: &Documents, now: Moment) {
         let before = self.current.load();
@@ -195,13 +128,12 @@ impl AccessWatch {
         }
         self.families.keys.set(i64::try_from(keyring.len()).unwrap_or(i64::MAX));
         self.families.tenants.set(i64::try_from(tenants.len()).unwrap_or(i64::MAX));
-        let engine_keys = self.engine_keys.all(&documents.backends);
         let anonymous = Arc::clone(anonymous);
         // Once there was somebody to let in alone, removing the last of them lets nobody in.
         let is_managed = before.is_managed
             || !documents.keys.is_empty()
             || documents.tenants.values().any(|tenant| tenant.id.as_str() != ANONYMOUS);
-        let access = Access { keyring, is_managed, tenants, anonymous, engine_keys };
+        let access = Access { keyring, is_managed, tenants, anonymous };
         self.current.store(Arc::new(access));
     }
 

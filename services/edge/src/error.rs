@@ -10,9 +10,6 @@ pub enum Error {
     #[error("the system's random source is not available: {0}")]
     Random(getrandom::Error),
     /// An engine's key holds what a header cannot.
-    #[error("the api_key of backend {0} has characters that cannot be sent in a header")]
-    EngineKey(domain::BackendId),
-    /// A named key holds what a header cannot.
     #[error("the api_key of credential `{0}` has characters that cannot be sent in a header")]
     Credential(String),
     /// Spans cannot be made or sent.

@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use domain::{Backend, BackendState, Base, BlockUnit, Fleet, ModelId, ServedModel};
+use domain::{Backend, BackendId, BackendState, Base, BlockUnit, Fleet, ModelId, ServedModel};
+use http::HeaderValue;
 use parking_lot::Mutex;
 use tokenization::{KeySpace, ModelFolder};
 
+use crate::engine_keys::{BackendKeys, EngineKeys};
 use crate::metrics::{Families, ModelMetrics, OTHER_MODEL};
 
 /// Models that get metric labels of their own, over the life of a process. Adapters come and
@@ -36,6 +38,7 @@ pub(crate) struct FleetView {
     models: HashMap<ModelId, Arc<ModelView>>,
     /// In the order of the listing.
     order: Vec<ModelId>,
+    keys: BackendKeys,
 }
 
 impl ModelView {
@@ -55,6 +58,11 @@ impl FleetView {
         self.models.get(name)
     }
 
+    /// What a backend wants in `authorization`.
+    pub(crate) fn key(&self, backend: &BackendId) -> Option<HeaderValue> {
+        self.keys.get(backend).cloned()
+    }
+
     /// The models of ready backends, each once, in the order of the backends.
     pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<ModelView>> {
         self.order.iter().filter_map(|id| self.models.get(id))
@@ -64,6 +72,7 @@ impl FleetView {
 /// Keeps the newest [`FleetView`].
 pub(crate) struct FleetWatch {
     folders: HashMap<ModelId, Arc<ModelFolder>>,
+    keys: EngineKeys,
     families: Families,
     other: Arc<ModelMetrics>,
     metrics: Mutex<HashMap<ModelId, Arc<ModelMetrics>>>,
@@ -74,11 +83,14 @@ impl FleetWatch {
     pub(crate) fn new(
         fleet: &Fleet,
         folders: HashMap<ModelId, Arc<ModelFolder>>,
+        keys: EngineKeys,
         families: Families,
     ) -> Self {
-        let empty = FleetView { models: HashMap::new(), order: Vec::new() };
+        let empty =
+            FleetView { models: HashMap::new(), order: Vec::new(), keys: BackendKeys::new() };
         let watch = Self {
             folders,
+            keys,
             other: ModelMetrics::new(&families, OTHER_MODEL),
             families,
             metrics: Mutex::default(),
@@ -111,7 +123,8 @@ impl FleetWatch {
             }
         }
         let models = models.into_iter().map(|(id, view)| (id, Arc::new(view))).collect();
-        self.current.store(Arc::new(FleetView { models, order }));
+        let keys = self.keys.of(fleet);
+        self.current.store(Arc::new(FleetView { models, order, keys }));
     }
 
     fn view_of(&self, served: &ServedModel, base: Option<&Base>) -> ModelView {

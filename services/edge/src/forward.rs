@@ -51,6 +51,8 @@ pub(crate) struct Forward<'a> {
     fault: Option<FailureClass>,
     /// What the next engine is told of the trace.
     traceparent: Option<HeaderValue>,
+    /// Whether an engine refused the gateway's key.
+    unauthorized: bool,
 }
 
 /// What became of one attempt.
@@ -79,6 +81,7 @@ impl<'a> Forward<'a> {
             last: None,
             fault: None,
             traceparent: None,
+            unauthorized: false,
         }
     }
 
@@ -176,6 +179,9 @@ impl<'a> Forward<'a> {
                 );
                 failed(&mut lease, FailureClass::Connection)
             }
+            Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
+                self.unauthorized(&response, lease, record)
+            }
             Ok(Ok(response)) => self.judge(response, lease, limits).await,
         }
     }
@@ -195,7 +201,7 @@ impl<'a> Forward<'a> {
         record: &Record,
     ) -> Result<Response<UpstreamBody>, crate::upstream::SendError> {
         let Self { gateway, prepared, target, headers, sends, traceparent, .. } = self;
-        let key = gateway.access.engine_key(&to.rank.backend);
+        let key = gateway.fleet.current().key(&to.rank.backend);
         let rank = to.pin_rank.then_some(to.rank.rank);
         let make = || {
             let id = upstream_id(record.request.as_str(), *sends);
@@ -210,6 +216,27 @@ impl<'a> Forward<'a> {
             Request::from_parts(head, body)
         };
         gateway.upstream.send(&to.url, make).await
+    }
+
+    /// The engine wants a key that this edge has not, or another one. That is nobody's fault but
+    /// the operator's: clients' keys never reach an engine. To the router it is as if the engine
+    /// were full: other edges may have the key.
+    fn unauthorized(
+        &mut self,
+        response: &Response<UpstreamBody>,
+        mut lease: Lease,
+        record: &Record,
+    ) -> Attempt {
+        tracing::error!(
+            request.id = record.request.as_str(),
+            backend.id = record.backend.as_ref().map(BackendId::as_str),
+            status = response.status().as_u16(),
+            "an engine refused the gateway's key, or the want of one: see [[credentials]] and \
+             the backend's `api_key` or `credential`"
+        );
+        self.gateway.families.engine_unauthorized.inc();
+        self.unauthorized = true;
+        failed(&mut lease, FailureClass::BackPressure)
     }
 
     /// Decides by the head of an answer, and for a good one by its beginning.
@@ -291,6 +318,11 @@ impl<'a> Forward<'a> {
             (Some(FailureClass::Timeout), _) => {
                 let message = "the engine took too long; try again";
                 (ApiError::new(ErrorCode::Timeout, message), Outcome::Timeout)
+            }
+            (Some(_), _) if self.unauthorized => {
+                let message = "no engine could answer: one refused the gateway's own key; the \
+                               gateway's operator has to see to it";
+                (ApiError::new(ErrorCode::UpstreamUnavailable, message), Outcome::UpstreamError)
             }
             (Some(_), _) | (None, None) => {
                 let message = "no engine could answer; try again";

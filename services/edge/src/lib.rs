@@ -23,6 +23,7 @@ mod auth;
 mod config;
 mod debug_headers;
 mod endpoint;
+mod engine_keys;
 mod error;
 mod exchange;
 mod fleet;

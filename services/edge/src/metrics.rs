@@ -94,6 +94,10 @@ pub(crate) struct Families {
     pub(crate) keys: IntGauge,
     /// Tenants, likewise.
     pub(crate) tenants: IntGauge,
+    /// Backends that ask for a key that this edge has not.
+    pub(crate) backends_without_key: IntGauge,
+    /// Attempts that an engine refused for want of a key.
+    pub(crate) engine_unauthorized: IntCounter,
     /// Client connections open now.
     pub(crate) connections: IntGauge,
     /// Upstream answers given up because the client went away.
@@ -160,6 +164,14 @@ impl Default for Families {
             in_flight: valid(IntGauge::with_opts(opts("requests_in_flight", "Requests open now."))),
             keys: valid(IntGauge::with_opts(opts("keys", "API keys that are known."))),
             tenants: valid(IntGauge::with_opts(opts("tenants", "Tenants that are known."))),
+            backends_without_key: valid(IntGauge::with_opts(opts(
+                "backends_without_key",
+                "Backends that ask for a key that this edge has not.",
+            ))),
+            engine_unauthorized: counter(
+                "engine_unauthorized_total",
+                "Attempts that an engine refused with 401, for want of the gateway's key.",
+            ),
             connections: valid(IntGauge::with_opts(opts(
                 "connections",
                 "Client connections open now.",
@@ -179,7 +191,7 @@ impl Families {
     /// # Errors
     /// The registry has a metric of one of these names.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 19] = [
+        let all: [Box<dyn Collector>; 21] = [
             Box::new(self.cached_untold.clone()),
             Box::new(self.answers.family.clone()),
             Box::new(self.requests.clone()),
@@ -196,6 +208,8 @@ impl Families {
             Box::new(self.in_flight.clone()),
             Box::new(self.keys.clone()),
             Box::new(self.tenants.clone()),
+            Box::new(self.backends_without_key.clone()),
+            Box::new(self.engine_unauthorized.clone()),
             Box::new(self.connections.clone()),
             Box::new(self.upstream_cancelled.clone()),
             Box::new(self.panics.clone()),

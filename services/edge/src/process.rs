@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use config_feed::Documents;
-use domain::{BackendState, Fleet};
-use instrumentation::{LogConfig, Registry};
+use domain::Fleet;
+use instrumentation::LogConfig;
 use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
-use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models};
-use launch::{Program, Started};
-use lifecycle::{Lifecycle, Readiness, ServeLimits};
+use launch::sections::{Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models};
+use launch::{Base, Program, Started};
+use lifecycle::AdminRoutes;
 use replication::Role;
 use rpc::{ClientConfig, RawClientConfig};
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,8 @@ impl Program for Edge {
     type Config = Config;
 
     fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+        let listeners = [("edge.listen", raw.edge.listen), ("admin.listen", raw.admin.listen)];
+        distinct_listeners(&listeners)?;
         let drain_timeout = raw.admin.drain_timeout.get();
         let client = ClientConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?;
         Ok(Config {
@@ -121,14 +123,10 @@ impl Program for Edge {
 }
 
 async fn start(config: Config) -> anyhow::Result<Started> {
-    let lifecycle = Lifecycle::new();
-    let registry = Registry::new();
-    lifecycle.register(&registry)?;
-    instrumentation::register_build_info(&registry, Edge::NAME, env!("CARGO_PKG_VERSION"))?;
+    let base = Base::begin(Edge::NAME, config.admin).await?;
+    let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
+    let (background, admin_address) = (base.background.clone(), base.admin_address);
     let listener = lifecycle::bind(config.edge.listen()).await.context("edge.listen")?;
-    let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
-    let admin_address = admin_listener.local_addr()?;
-    let background = lifecycle.background();
 
     let me = config.member.process();
     let feed = config.member.follow(
@@ -156,26 +154,20 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         routing: Arc::new(routing.clone()),
         listener,
         models: config.models,
-        // Backends that telemetry's file has a key for name no credential.
-        engine_keys: HashMap::new(),
         credentials: config.credentials,
         feed: Some(feed.clone()),
         region_secret: config.region_secret,
     })?;
     let address = edge.address();
 
-    let readiness = Readiness::new(lifecycle.drain());
-    readiness.require(A_BACKEND_IS_READY);
+    let is_served = |fleet: &Arc<Fleet>| fleet.has_ready();
+    base.readiness.follow(&background, A_BACKEND_IS_READY, feed.fleet(), is_served);
+    let (client, readiness) = (routing.clone(), base.readiness.clone());
     readiness.require(A_ROUTER_WAS_REACHED);
-    let admin = lifecycle::admin::router(registry.clone(), readiness.clone());
-    background.spawn("readiness", follow_readiness(feed.fleet(), readiness.clone()));
-    let client = routing.clone();
     background.spawn("readiness", async move {
         routing.connected().await;
         readiness.set(A_ROUTER_WAS_REACHED, true);
     });
-    let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
-    background.spawn("admin", serving);
     let (drain, documents) = (lifecycle.drain(), feed.documents());
     lifecycle.spawn("edge", async move {
         know_the_region(&client, documents).await;
@@ -188,7 +180,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(Started { lifecycle, registry })
+    Ok(base.serve(AdminRoutes::new()))
 }
 
 /// Waits for keys to check and a router to ask, so that who comes first is not turned away: until
@@ -201,16 +193,5 @@ async fn know_the_region(routing: &SessionClient, mut documents: watch::Receiver
     };
     if tokio::time::timeout(START_WAIT, known).await.is_err() {
         tracing::warn!("neither telemetry nor a router was reached: serving without");
-    }
-}
-
-async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {
-    loop {
-        let is_ready =
-            fleet.borrow_and_update().backends.iter().any(|b| b.state == BackendState::Ready);
-        readiness.set(A_BACKEND_IS_READY, is_ready);
-        if fleet.changed().await.is_err() {
-            return;
-        }
     }
 }

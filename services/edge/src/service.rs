@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config_feed::Feed;
-use domain::{BackendId, ModelId, RoutingClient};
+use domain::{ModelId, RoutingClient};
 use futures_util::StreamExt;
 use instrumentation::Registry;
 use lifecycle::{Drain, TaskSpawner};
@@ -17,9 +17,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use traces::{Exporter, Tracer};
 
-use crate::access::{AccessWatch, EngineKeys};
+use crate::access::AccessWatch;
 use crate::answer::{self, Answers, Worker};
 use crate::config::Config;
+use crate::engine_keys::EngineKeys;
 use crate::error::Error;
 use crate::fleet::FleetWatch;
 use crate::gateway::{BODY_STEP, Gateway, Heavy};
@@ -44,9 +45,7 @@ pub struct Deps {
     pub listener: TcpListener,
     /// Tokenizer and chat template by model; a model without is routed by its text.
     pub models: HashMap<ModelId, Arc<ModelFolder>>,
-    /// The keys that backends of the config file ask for.
-    pub engine_keys: HashMap<BackendId, Redacted<String>>,
-    /// Those that backends of the desired state ask for, by the names that their documents give.
+    /// The keys that engines ask for, by the names that backends give.
     pub credentials: HashMap<String, Redacted<String>>,
     /// The desired state, where there is one beside the config file: keys, tenants, limits.
     pub feed: Option<Feed>,
@@ -75,9 +74,9 @@ impl Config {
         families.register(&deps.registry)?;
         let drain = deps.spawner.drain();
         let (answers, answer_worker) = Answers::new(Arc::new(families.clone()));
-        let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, families.clone());
-        let engine_keys = EngineKeys::new(&deps.engine_keys, &deps.credentials)?;
-        let access = AccessWatch::new(self.access, engine_keys, deps.feed, families.clone());
+        let keys = EngineKeys::new(&deps.credentials, families.backends_without_key.clone())?;
+        let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, keys, families.clone());
+        let access = AccessWatch::new(self.access, deps.feed, families.clone());
         let workers = std::thread::available_parallelism().map_or(2, usize::from);
         let (tracer, exporter) = match &self.traces {
             None => (Tracer::off(), None),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config_feed::Feed;
-use domain::{BackendId, ErrorCode, ModelId};
+use domain::{ErrorCode, ModelId};
 use instrumentation::Registry;
 use lifecycle::Lifecycle;
 use settings::Redacted;
@@ -56,7 +56,6 @@ pub(crate) struct Setup {
     pub(crate) credentials: HashMap<String, Redacted<String>>,
     pub(crate) tenants: Vec<RawTenant>,
     pub(crate) keys: Vec<RawKey>,
-    pub(crate) engine_keys: HashMap<BackendId, Redacted<String>>,
     pub(crate) models: HashMap<ModelId, Arc<ModelFolder>>,
     pub(crate) drain_limit: Option<Duration>,
 }
@@ -79,7 +78,6 @@ impl Setup {
             routing: router.clone(),
             listener,
             models: self.models,
-            engine_keys: self.engine_keys,
             credentials: self.credentials,
             feed: self.feed,
             region_secret: Redacted::new(b"secret".to_vec()),

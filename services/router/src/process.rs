@@ -11,18 +11,18 @@ use domain::Fleet;
 use events::{DecisionEvents, Region};
 use instrumentation::{LogConfig, Registry};
 use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
-use launch::sections::{RawAdmin, RawRegion};
-use launch::{Program, Started};
-use lifecycle::{Drain, Lifecycle, Readiness, ServeLimits, TaskSpawner};
+use launch::sections::{RawAdmin, RawRegion, distinct_listeners};
+use launch::{Base, Program, Started};
+use lifecycle::TaskSpawner;
 use replication::Role;
 use rpc::{RawServerConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
 use settings::{Redacted, SettingsError};
-use tokio::sync::watch;
 
 use crate::{Config as RouterConfig, Deps, RawConfig as RawRouter, RegionBus, RegionDeps};
 
-/// What must hold before edges are served: without it every model is unknown.
+/// What must hold before edges are served: without it they would be told that every model is
+/// unknown.
 const THE_FLEET_IS_KNOWN: &str = "the fleet is known";
 
 /// The config file as it stands.
@@ -80,6 +80,8 @@ impl Program for RouterProcess {
     type Config = Config;
 
     fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+        let listeners = [("rpc.listen", raw.rpc.listen), ("admin.listen", raw.admin.listen)];
+        distinct_listeners(&listeners)?;
         let decisions_one_in = raw.events.decisions_one_in;
         if decisions_one_in.is_some() && raw.bus.is_none() {
             let message = "decisions are told over the bus: the section [bus] is needed";
@@ -114,18 +116,11 @@ impl Program for RouterProcess {
 }
 
 async fn start(config: Config) -> anyhow::Result<Started> {
-    let lifecycle = Lifecycle::new();
-    let registry = Registry::new();
-    lifecycle.register(&registry)?;
-    instrumentation::register_build_info(
-        &registry,
-        RouterProcess::NAME,
-        env!("CARGO_PKG_VERSION"),
-    )?;
+    let base = Base::begin(RouterProcess::NAME, config.admin).await?;
+    let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
+    let (background, admin_address) = (base.background.clone(), base.admin_address);
     let listener = lifecycle::bind(config.rpc.listen()).await.context("rpc.listen")?;
-    let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
-    let (rpc_address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
-    let background = lifecycle.background();
+    let rpc_address = listener.local_addr()?;
 
     let rpc_metrics = rpc::Metrics::default();
     rpc_metrics.register(&registry)?;
@@ -157,16 +152,12 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         },
     )?;
 
-    let readiness = Readiness::new(lifecycle.drain());
-    readiness.require(THE_FLEET_IS_KNOWN);
-    let admin = lifecycle::admin::router(registry.clone(), readiness.clone())
-        .merge(crate::api::admin_routes(router.admin()));
-    background.spawn("readiness", follow_readiness(feed.fleet(), readiness));
-    let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
-    background.spawn("admin", serving);
+    let is_known = |fleet: &Arc<Fleet>| fleet.revision > 0;
+    base.readiness.follow(&background, THE_FLEET_IS_KNOWN, feed.fleet(), is_known);
+    let admin = crate::api::admin_routes(router.admin());
     let routes = router.routes();
     background.spawn("router", router.run(background.drain()));
-    lifecycle.spawn("rpc", serve(server, routes, lifecycle.drain()));
+    lifecycle.spawn("rpc", server.serve(routes, lifecycle.drain()));
     tracing::info!(
         rpc.listen = %rpc_address,
         admin.listen = %admin_address,
@@ -174,7 +165,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(Started { lifecycle, registry })
+    Ok(base.serve(admin))
 }
 
 fn join_bus(
@@ -187,21 +178,4 @@ fn join_bus(
     metrics.register(registry)?;
     let bus = NatsBus::start(config, spawner.clone(), metrics);
     Ok(RegionBus { bus: Arc::new(bus), region })
-}
-
-async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {
-    if let Err(error) = server.run(routes, drain).await {
-        tracing::error!(%error, "the gRPC port is closed");
-    }
-}
-
-/// A router that knows no fleet would tell every edge that its model is unknown.
-async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {
-    loop {
-        let is_known = fleet.borrow_and_update().revision > 0;
-        readiness.set(THE_FLEET_IS_KNOWN, is_known);
-        if fleet.changed().await.is_err() {
-            return;
-        }
-    }
 }

@@ -40,6 +40,7 @@ use domain::Fleet;
 use lifecycle::{ServeLimits, TaskSpawner};
 use prometheus::Registry;
 use replication::MemberList;
+use rpc::https::ServerTls;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -66,6 +67,7 @@ pub struct Deps {
 /// The API, ready to be served.
 pub struct Admin {
     router: Router,
+    tls: Option<ServerTls>,
 }
 
 impl Config {
@@ -87,7 +89,7 @@ impl Config {
             .layer(from_fn_with_state(api.clone(), observe))
             .layer(from_fn_with_state(api.clone(), auth::require_token))
             .with_state(api);
-        Ok(Admin { router })
+        Ok(Admin { router, tls: self.tls })
     }
 }
 
@@ -97,9 +99,15 @@ impl Admin {
         self.router.clone()
     }
 
-    /// Serves until the spawner's drain.
+    /// Serves until the spawner's drain, over TLS if the config has certificates.
     pub async fn run(self, listener: TcpListener, spawner: TaskSpawner) {
-        lifecycle::serve(listener, self.router, ServeLimits::ADMIN, spawner).await;
+        let (router, limits) = (self.router, ServeLimits::ADMIN);
+        match self.tls {
+            None => lifecycle::serve(listener, router, limits, spawner).await,
+            Some(tls) => {
+                lifecycle::serve_tls(listener, tls.config(), router, limits, spawner).await;
+            }
+        }
     }
 }
 

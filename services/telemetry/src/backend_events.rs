@@ -130,6 +130,7 @@ mod tests {
             models: Vec::new(),
             ranks: Vec::new(),
             network: Duration::ZERO,
+            credential: None,
         })
     }
 

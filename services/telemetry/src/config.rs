@@ -71,6 +71,9 @@ pub struct RawBackend {
     /// The key that the engine asks for, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<SecretRef>,
+    /// The name of the `[[credentials]]` entry that has the key, in place of `api_key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential: Option<String>,
 }
 
 /// Both, checked.
@@ -106,6 +109,8 @@ pub(crate) struct BackendConfig {
     pub(crate) engine: Option<EngineKind>,
     /// `Bearer …`, marked as sensitive.
     pub(crate) authorization: Option<HeaderValue>,
+    /// The name of the key for those that send it requests.
+    pub(crate) credential: Option<Arc<str>>,
 }
 
 impl Config {
@@ -145,10 +150,11 @@ impl Config {
         Ok(Arc::new(EmbeddedStore::open(EmbeddedConfig::new(folder), metrics)?))
     }
 
-    /// The credentials that backends of the store may name.
+    /// The credentials that backends of the file and of the store may name.
     ///
     /// # Errors
-    /// One that cannot stand in a header; the error names `credentials.NAME`.
+    /// One that cannot stand in a header; the error names `credentials.NAME`. A backend of the
+    /// file that names one which is not there, or whose own key would go by the name of one.
     pub fn with_credentials(
         mut self,
         credentials: &HashMap<String, Redacted<String>>,
@@ -157,7 +163,38 @@ impl Config {
             let value = bearer(key).map_err(|e| e.under(&format!("credentials.{name}")))?;
             self.credentials.insert(name.clone(), value);
         }
+        for (i, backend) in self.backends.iter_mut().enumerate() {
+            let key = named_key(backend, &self.credentials)
+                .map_err(|e| e.under(&format!("backends[{i}]")))?;
+            if let Some(key) = key {
+                Arc::make_mut(backend).authorization = Some(key.clone());
+            }
+        }
         Ok(self)
+    }
+}
+
+/// The key that a backend of the file names, if it names one.
+fn named_key<'a>(
+    backend: &BackendConfig,
+    credentials: &'a Credentials,
+) -> Result<Option<&'a HeaderValue>, SettingsError> {
+    let Some(name) = &backend.credential else { return Ok(None) };
+    match (credentials.get(&**name), &backend.authorization) {
+        (Some(key), None) => Ok(Some(key)),
+        (None, Some(_)) => Ok(None),
+        (None, None) => {
+            let message = format!("no [[credentials]] entry has the name `{name}`; add one");
+            Err(SettingsError::new("credential", message))
+        }
+        (Some(_), Some(_)) => {
+            let message = format!(
+                "the key of a backend goes by the backend's id, and [[credentials]] has a \
+                 `{name}` already: write credential = \"{name}\" if that is the key, or give one \
+                 of them another name"
+            );
+            Err(SettingsError::new("api_key", message))
+        }
     }
 }
 
@@ -188,6 +225,16 @@ fn check(raw: RawBackend) -> Result<BackendConfig, SettingsError> {
         None => None,
         Some(secret) => Some(bearer(&secret.resolve().map_err(|e| e.under("api_key"))?)?),
     };
+    let credential = match (raw.credential, &authorization) {
+        (Some(_), Some(_)) => {
+            let message = "it takes the place of `api_key`: only one of them is allowed";
+            return Err(SettingsError::new("credential", message));
+        }
+        (Some(name), None) => Some(name.into()),
+        // Who sends requests from another process has the key under this name.
+        (None, Some(_)) => Some(raw.id.as_str().into()),
+        (None, None) => None,
+    };
     let scheme = if https { "https" } else { "http" };
     Ok(BackendConfig {
         id: raw.id.as_str().into(),
@@ -196,6 +243,7 @@ fn check(raw: RawBackend) -> Result<BackendConfig, SettingsError> {
         authority,
         engine: raw.engine,
         authorization,
+        credential,
     })
 }
 
@@ -218,6 +266,7 @@ impl BackendConfig {
             authority,
             engine: backend.engine,
             authorization: backend.credential.as_ref().and_then(|n| credentials.get(n)).cloned(),
+            credential: backend.credential.as_deref().map(Into::into),
         })
     }
 
@@ -254,6 +303,9 @@ pub(crate) fn parse_url(url: &str) -> Result<(bool, Authority), String> {
     if has_port && authority.port_u16().is_none_or(|port| port == 0) {
         return Err(format!("`{url}` has a port that is not 1 to 65535, {FORM}"));
     }
+    if uri.query().is_some() {
+        return Err(format!("`{url}` has a query, {FORM}"));
+    }
     if uri.path_and_query().is_some_and(|p| p.as_str() != "/") {
         return Err(format!("`{url}` has a path, {FORM}"));
     }
@@ -280,8 +332,38 @@ fn refuse_repeats(backends: &[BackendConfig]) -> Result<(), SettingsError> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_backends_key_goes_by_a_name() {
+        let keys = |names: &[&str]| -> HashMap<String, Redacted<String>> {
+            names.iter().map(|n| ((*n).to_owned(), Redacted::new(format!("key-{n}")))).collect()
+        };
+        // PATH is set in every environment that can run this test.
+        let own = || RawBackend {
+            api_key: Some(SecretRef::Env("PATH".into())),
+            ..backend("gpu-0", "http://x")
+        };
+        let named =
+            || RawBackend { credential: Some("gpus".to_owned()), ..backend("gpu-1", "http://y") };
+        let read = |raw: Vec<RawBackend>, names: &[&str]| {
+            Config::new(RawConfig::default(), raw)?.with_credentials(&keys(names))
+        };
+        let config = read(vec![own(), named(), backend("gpu-2", "http://z")], &["gpus"]).unwrap();
+        let names: Vec<_> = config.backends.iter().map(|b| b.credential.as_deref()).collect();
+        assert_eq!(names, [Some("gpu-0"), Some("gpus"), None]);
+        assert_eq!(config.backends[1].authorization.as_ref().unwrap(), "Bearer key-gpus");
+        assert!(!format!("{config:?}").contains("key-gpus"));
+
+        let fault = |raw: Vec<RawBackend>, names: &[&str]| {
+            read(raw, names).expect_err("not valid").key().to_owned()
+        };
+        assert_eq!(fault(vec![named()], &["gpu"]), "backends[0].credential");
+        assert_eq!(fault(vec![named(), own()], &["gpus", "gpu-0"]), "backends[1].api_key");
+        let both = RawBackend { credential: Some("gpus".to_owned()), ..own() };
+        assert_eq!(fault(vec![both], &["gpus"]), "backends[0].credential");
+    }
+
     fn backend(id: &str, url: &str) -> RawBackend {
-        RawBackend { id: id.into(), url: url.into(), engine: None, api_key: None }
+        RawBackend { id: id.into(), url: url.into(), engine: None, api_key: None, credential: None }
     }
 
     fn refused(backends: Vec<RawBackend>) -> String {

@@ -13,7 +13,7 @@
 //! - `parity`: our tokens against the engine's
 //! - [`admin`]: what operators want of the fleet, as an API of its own
 //! - [`announce`]: engines that announce themselves over the bus
-//! - [`backend_events`]: what is seen of the backends, told over the bus
+//! - [`backend_events`], [`load_events`]: what is seen of the backends, told over the bus
 //! - `publish`: many probers, one fleet; `feed`: what edges and routers are told
 //! - `http_client`, `network`: bounded requests, the round trip
 
@@ -26,6 +26,7 @@ mod feed;
 mod health;
 mod http_client;
 mod life;
+pub mod load_events;
 mod metrics;
 mod network;
 mod parity;

@@ -93,6 +93,7 @@ pub(crate) fn unknown(spec: &BackendConfig, incarnation: Incarnation) -> Backend
         models: Vec::new(),
         ranks: vec![domain::RankState { rank: 0, cache: None, slots: None, load: None }],
         network: Duration::ZERO,
+        credential: spec.credential.clone(),
     }
 }
 

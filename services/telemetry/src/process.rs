@@ -12,9 +12,9 @@ use config_store::ConfigStore;
 use domain::Fleet;
 use events::Region;
 use instrumentation::{LogConfig, Registry};
-use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models};
-use launch::{Program, Started};
-use lifecycle::{Drain, Lifecycle, Readiness, ServeLimits, TaskSpawner};
+use launch::sections::{Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models};
+use launch::{Base, Program, Started};
+use lifecycle::{AdminRoutes, TaskSpawner};
 use rpc::{RawServerConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
 use settings::{NamedCredential, SettingsError};
@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::announce;
 use crate::backend_events::BackendEvents;
+use crate::load_events::LoadEvents;
 use crate::{Config as TelemetryConfig, Deps, RawBackend, RawConfig as RawTelemetry, admin};
 
 /// What must hold before members are told of the fleet.
@@ -76,6 +77,9 @@ impl Program for Telemetry {
     type Config = Config;
 
     fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+        let ports = [("rpc.listen", raw.rpc.listen), ("admin.listen", raw.admin.listen)];
+        let api = raw.admin_api.served_at().map(|listen| ("admin_api.listen", listen));
+        distinct_listeners(&ports.into_iter().chain(api).collect::<Vec<_>>())?;
         let credentials: HashMap<_, _> = settings::resolve_credentials(&raw.credentials)?;
         Ok(Config {
             telemetry: TelemetryConfig::new(raw.telemetry, raw.backends)?
@@ -106,14 +110,11 @@ impl Program for Telemetry {
 }
 
 async fn start(config: Config) -> anyhow::Result<Started> {
-    let lifecycle = Lifecycle::new();
-    let registry = Registry::new();
-    lifecycle.register(&registry)?;
-    instrumentation::register_build_info(&registry, Telemetry::NAME, env!("CARGO_PKG_VERSION"))?;
+    let base = Base::begin(Telemetry::NAME, config.admin).await?;
+    let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
+    let (background, admin_address) = (base.background.clone(), base.admin_address);
     let listener = lifecycle::bind(config.rpc.listen()).await.context("rpc.listen")?;
-    let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
-    let (rpc_address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
-    let background = lifecycle.background();
+    let rpc_address = listener.local_addr()?;
 
     let store = config.telemetry.open_store(&registry)?;
     let telemetry = config.telemetry.build(Deps {
@@ -123,57 +124,51 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         store: store.clone(),
     })?;
     let (fleet, whole, hub) = (telemetry.fleet(), telemetry.whole(), telemetry.hub());
-    if let Some(config) = config.admin_api {
-        let deps = admin::Deps {
-            registry: registry.clone(),
-            store: store.clone(),
-            fleet: fleet.clone(),
-            members: hub.members(),
-        };
-        serve_admin_api(config, deps, &background).await?;
-    }
+    let deps = admin::Deps {
+        registry: registry.clone(),
+        store: store.clone(),
+        fleet: fleet.clone(),
+        members: hub.members(),
+    };
+    serve_admin_api(config.admin_api, deps, &background).await?;
     if let Some(bus) = config.bus {
         join_bus(bus, config.region, (&registry, &background), (&store, &fleet))?;
     }
 
-    let readiness = Readiness::new(lifecycle.drain());
-    readiness.require(THE_FLEET_IS_WHOLE);
-    let admin = lifecycle::admin::router(registry.clone(), readiness.clone());
-    background.spawn("readiness", follow_readiness(whole, readiness));
-    let serving = lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
-    background.spawn("admin", serving);
+    base.readiness.follow(&background, THE_FLEET_IS_WHOLE, whole, |is_whole| *is_whole);
     background.spawn("telemetry", telemetry.run(background.drain()));
     let rpc_metrics = rpc::Metrics::default();
     rpc_metrics.register(&registry)?;
     let server = rpc::Server::new(listener, &config.rpc, rpc_metrics)?;
     let routes = tonic::service::Routes::new(ControlService::new(hub, lifecycle.drain()));
-    lifecycle.spawn("rpc", serve(server, routes, lifecycle.drain()));
+    lifecycle.spawn("rpc", server.serve(routes, lifecycle.drain()));
     tracing::info!(
         rpc.listen = %rpc_address,
         admin.listen = %admin_address,
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(Started { lifecycle, registry })
+    Ok(base.serve(AdminRoutes::new()))
 }
 
-async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {
-    if let Err(error) = server.run(routes, drain).await {
-        tracing::error!(%error, "the gRPC port is closed");
-    }
-}
-
-/// Serves the admin API until the spawner's drain.
+/// Serves the admin API until the spawner's drain, if anybody may use it.
 ///
 /// # Errors
 /// The port cannot be bound, or a metric's name is taken.
 pub async fn serve_admin_api(
-    config: admin::Config,
+    config: Option<admin::Config>,
     deps: admin::Deps,
     spawner: &TaskSpawner,
 ) -> anyhow::Result<()> {
+    let Some(config) = config else {
+        tracing::info!("no admin API is served: [[admin_api.tokens]] is empty");
+        return Ok(());
+    };
     let listener = lifecycle::bind(config.listen()).await.context("admin_api.listen")?;
-    tracing::info!(admin_api.listen = %listener.local_addr()?, "serving the admin API");
+    tracing::info!(
+        admin_api.listen = %listener.local_addr()?, admin_api.tls = config.is_encrypted(),
+        "serving the admin API"
+    );
     let api = config.build(deps)?;
     spawner.spawn("admin-api", api.run(listener, spawner.clone()));
     Ok(())
@@ -191,6 +186,8 @@ fn join_bus(
     let bus: Arc<dyn Bus> = Arc::new(NatsBus::start(config, spawner.clone(), metrics));
     let events = BackendEvents::new(registry, bus.clone(), region.clone(), fleet.clone())?;
     spawner.spawn("backend-events", events.run(spawner.drain()));
+    let loads = LoadEvents::new(registry, bus.clone(), region.clone(), fleet.clone())?;
+    spawner.spawn("load-events", loads.run(spawner.drain()));
     let deps = announce::Deps {
         registry: registry.clone(),
         bus,
@@ -201,14 +198,4 @@ fn join_bus(
     let announcements = deps.build()?;
     spawner.spawn("announcements", announcements.run(spawner.drain()));
     Ok(())
-}
-
-async fn follow_readiness(mut whole: watch::Receiver<bool>, readiness: Readiness) {
-    loop {
-        let is_whole = *whole.borrow_and_update();
-        readiness.set(THE_FLEET_IS_WHOLE, is_whole);
-        if whole.changed().await.is_err() {
-            return;
-        }
-    }
 }

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use domain::BackendId;
 use instrumentation::LogConfig;
-use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models, region_secret};
+use launch::sections::{
+    Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models, region_secret,
+};
 use serde::{Deserialize, Serialize};
 use settings::{NamedCredential, Redacted, SettingsError};
 
@@ -56,7 +57,6 @@ pub struct Config {
     pub(crate) drain_timeout: Duration,
     pub(crate) log: LogConfig,
     pub(crate) region_secret: Redacted<Vec<u8>>,
-    pub(crate) engine_keys: HashMap<BackendId, Redacted<String>>,
     pub(crate) credentials: HashMap<String, Redacted<String>>,
     pub(crate) models: Models,
 }
@@ -83,13 +83,18 @@ impl Config {
                  telemetry.store and add backends while it runs",
             ));
         }
-        let credentials = settings::resolve_credentials(&raw.credentials)?;
-        let mut engine_keys = HashMap::new();
+        let ports = [("edge.listen", raw.edge.listen), ("admin.listen", raw.admin.listen)];
+        let api = raw.admin_api.served_at().map(|listen| ("admin_api.listen", listen));
+        distinct_listeners(&ports.into_iter().chain(api).collect::<Vec<_>>())?;
+        let named = settings::resolve_credentials(&raw.credentials)?;
+        let mut credentials = named.clone();
         for (n, backend) in raw.backends.iter().enumerate() {
             if let Some(reference) = &backend.api_key {
                 let key =
                     reference.resolve().map_err(|e| e.under(&format!("backends[{n}].api_key")))?;
-                engine_keys.insert(BackendId::new(backend.id.as_str()), key);
+                // A backend's own key goes by the backend's id; that no other has that name is
+                // checked below.
+                credentials.insert(backend.id.clone(), key);
             }
         }
         let drain_timeout = raw.admin.drain_timeout.get();
@@ -104,13 +109,12 @@ impl Config {
             edge,
             router: router::Config::new(raw.router)?,
             telemetry: telemetry::Config::new(raw.telemetry, raw.backends)?
-                .with_credentials(&credentials)?,
+                .with_credentials(&named)?,
             admin: raw.admin.listen,
             admin_api: telemetry::admin::Config::new(raw.admin_api)?,
             drain_timeout,
             log: raw.log,
             region_secret: region_secret(raw.region.secret.as_ref())?,
-            engine_keys,
             credentials,
             models,
         })

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use config_feed::{Client, ClientDeps, Documents, Feed, LocalFeed};
+use config_feed::{Client, ClientDeps, Documents, LocalFeed};
 use domain::{BackendState, Fleet, RoutingClient};
 use futures_util::StreamExt;
 use instrumentation::Registry;
-use launch::Started;
-use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome};
+use launch::{Base, Started};
+use lifecycle::{Lifecycle, ShutdownOutcome};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -35,16 +35,12 @@ impl Gateway {
     /// # Errors
     /// A port that cannot be bound, or a service that cannot be built.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        let lifecycle = Lifecycle::new();
-        let registry = Registry::new();
-        lifecycle.register(&registry)?;
-        instrumentation::register_build_info(&registry, "warmpath", env!("CARGO_PKG_VERSION"))?;
+        let base = Base::begin("warmpath", config.admin).await?;
+        let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
+        let (background, admin_address) = (base.background.clone(), base.admin_address);
         let edge_listener = lifecycle::bind(config.edge.listen()).await.context("edge.listen")?;
-        let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
-        let (edge_address, admin_address) =
-            (edge_listener.local_addr()?, admin_listener.local_addr()?);
+        let edge_address = edge_listener.local_addr()?;
 
-        let background = lifecycle.background();
         let store = config.telemetry.open_store(&registry)?;
         let telemetry = config.telemetry.build(telemetry::Deps {
             registry: registry.clone(),
@@ -53,15 +49,13 @@ impl Gateway {
             store: store.clone(),
         })?;
         let fleet = telemetry.fleet();
-        if let Some(config) = config.admin_api {
-            let deps = telemetry::admin::Deps {
-                registry: registry.clone(),
-                store,
-                fleet: fleet.clone(),
-                members: telemetry.hub().members(),
-            };
-            telemetry::process::serve_admin_api(config, deps, &background).await?;
-        }
+        let deps = telemetry::admin::Deps {
+            registry: registry.clone(),
+            store,
+            fleet: fleet.clone(),
+            members: telemetry.hub().members(),
+        };
+        telemetry::process::serve_admin_api(config.admin_api, deps, &background).await?;
         let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone() };
         let router = config.router.build(deps)?;
         let routing = router.client();
@@ -79,27 +73,21 @@ impl Gateway {
             routing: routing.clone(),
             listener: edge_listener,
             models: config.models,
-            engine_keys: config.engine_keys,
             credentials: config.credentials,
             feed: Some(feed.feed()),
             region_secret: config.region_secret,
         })?;
 
-        let readiness = Readiness::new(lifecycle.drain());
-        readiness.require(A_BACKEND_IS_READY);
-        readiness.require(DESIRED_STATE_IS_KNOWN);
-        let admin = lifecycle::admin::router(registry.clone(), readiness.clone())
-            .merge(router::api::admin_routes(router.admin()));
-
+        let admin = router::api::admin_routes(router.admin());
         background.spawn("telemetry", telemetry.run(background.drain()));
         background.spawn("router", router.run(background.drain()));
         let feed = feed.start();
-        background.spawn("readiness", follow_readiness(fleet.clone(), readiness.clone()));
-        background.spawn("readiness", follow_desired(feed, readiness));
-        let serving =
-            lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
-        background.spawn("admin", serving);
+        let is_served = |fleet: &Arc<Fleet>| fleet.has_ready();
+        base.readiness.follow(&background, A_BACKEND_IS_READY, fleet.clone(), is_served);
+        let is_known = |documents: &Documents| !documents.position.store.is_empty();
+        base.readiness.follow(&background, DESIRED_STATE_IS_KNOWN, feed.documents(), is_known);
         lifecycle.spawn("edge", edge.run(lifecycle.drain()));
+        base.serve(admin);
         Ok(Self { edge: edge_address, admin: admin_address, fleet, routing, registry, lifecycle })
     }
 
@@ -169,22 +157,5 @@ impl Gateway {
     pub async fn stop(self, limit: Duration) -> ShutdownOutcome {
         self.lifecycle.begin_drain();
         self.lifecycle.shutdown(limit).await
-    }
-}
-
-async fn follow_desired(feed: Feed, readiness: Readiness) {
-    let known = |d: &Documents| !d.position.store.is_empty();
-    let heard = feed.documents().wait_for(known).await.is_ok();
-    readiness.set(DESIRED_STATE_IS_KNOWN, heard);
-}
-
-async fn follow_readiness(mut fleet: watch::Receiver<Arc<Fleet>>, readiness: Readiness) {
-    loop {
-        let ready =
-            fleet.borrow_and_update().backends.iter().any(|b| b.state == BackendState::Ready);
-        readiness.set(A_BACKEND_IS_READY, ready);
-        if fleet.changed().await.is_err() {
-            return;
-        }
     }
 }

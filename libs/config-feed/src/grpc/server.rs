@@ -42,6 +42,7 @@ impl Control for ControlService {
         let member = member.try_into().map_err(refused)?;
         let renew = Renew { member, known: known.map_or(Epoch::ZERO, Epoch::from) };
         let list = self.hub.renew(renew, lifecycle::monotonic());
+        let list = list.map_err(|error| Status::already_exists(error.to_string()))?;
         Ok(Response::new(wire::RenewReply { list: list.as_ref().map(Into::into) }))
     }
 

@@ -26,6 +26,7 @@ fn backend(id: &str, state: BackendState, running: u32) -> Arc<Backend> {
         models: Vec::new(),
         ranks: vec![RankState { rank: 0, cache: None, slots: None, load: Some(load(running)) }],
         network: Duration::ZERO,
+        credential: None,
     })
 }
 

@@ -17,6 +17,7 @@ fn backend(id: &str) -> Arc<Backend> {
         models: Vec::new(),
         ranks: Vec::new(),
         network: Duration::ZERO,
+        credential: None,
     })
 }
 

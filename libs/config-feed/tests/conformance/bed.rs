@@ -183,6 +183,7 @@ pub(crate) fn backend(id: &str, state: BackendState, running: u32) -> Arc<Backen
         }],
         ranks: vec![RankState { rank: 0, cache: None, slots: None, load: Some(load) }],
         network: Duration::from_micros(80),
+        credential: None,
     })
 }
 

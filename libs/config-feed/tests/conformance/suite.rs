@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use domain::{BackendState, Fleet};
+use config_feed::FeedError;
+use domain::{BackendState, Fleet, Incarnation};
+use replication::{Epoch, Member, Renew};
 
 use crate::bed::{
     Follower, Telemetry, Way, backend, deleted, fleet, position, router, tenant, within,
@@ -71,6 +73,25 @@ async fn members_are_listed_once_all_had_the_time_to_say_so(way: Way) {
     telemetry.stop().await;
 }
 
+async fn of_two_processes_of_one_name_the_later_is_the_member_and_the_other_is_told(way: Way) {
+    let telemetry = Telemetry::start(way, 1).await;
+    let feed = telemetry.feed();
+    let first = router("r");
+    let mut later = first.clone();
+    later.process.incarnation = Incarnation(first.process.incarnation.0 + 1);
+    let renew = |member: &Member| Renew { member: member.clone(), known: Epoch::ZERO };
+    within("a lease", feed.renew(renew(&first))).await;
+    within("a lease", feed.renew(renew(&later))).await;
+    for _ in 0..2 {
+        let refused = feed.renew(renew(&first)).await;
+        assert!(matches!(refused, Err(FeedError::NameTaken)), "{refused:?}");
+        within("a lease", feed.renew(renew(&later))).await;
+    }
+    within("gone", feed.leave(later.process)).await;
+    within("the name is free", feed.renew(renew(&first))).await;
+    telemetry.stop().await;
+}
+
 async fn staleness_is_how_long_telemetry_was_not_heard(way: Way) {
     let telemetry = Telemetry::start(way, 1).await;
     telemetry.hub.replace(position("s", 1), [tenant("a", 1)]);
@@ -102,6 +123,7 @@ mod local {
         everything_is_told_and_then_every_change,
         loads_are_told_with_their_age_and_nothing_else_of_the_backend,
         members_are_listed_once_all_had_the_time_to_say_so,
+        of_two_processes_of_one_name_the_later_is_the_member_and_the_other_is_told,
         staleness_is_how_long_telemetry_was_not_heard,
     );
 }
@@ -111,6 +133,7 @@ mod grpc {
         everything_is_told_and_then_every_change,
         loads_are_told_with_their_age_and_nothing_else_of_the_backend,
         members_are_listed_once_all_had_the_time_to_say_so,
+        of_two_processes_of_one_name_the_later_is_the_member_and_the_other_is_told,
         staleness_is_how_long_telemetry_was_not_heard,
     );
 }

@@ -52,6 +52,27 @@ fn misspelt_keys_and_halves_of_tls_are_errors() {
 }
 
 #[test]
+fn a_port_for_people_needs_no_authority_and_never_half_a_certificate() {
+    use crate::https::ServerTls;
+
+    assert!(ServerTls::new(&RawTls::default()).unwrap().is_none());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "-----BEGIN CERTIFICATE-----\n!\n").unwrap();
+    let path = || Some(file.path().to_owned());
+    let key = || Some(SecretRef::File(file.path().to_owned()));
+    let whole = RawTls { cert: path(), key: key(), ca: None };
+    for (raw, fault) in [
+        (RawTls { ca: path(), ..RawTls::default() }, "cert: is missing"),
+        (RawTls { key: None, ..whole.clone() }, "key: is missing"),
+        (RawTls { cert: None, ..whole.clone() }, "cert: is missing"),
+        (whole, "cert: "),
+    ] {
+        let error = ServerTls::new(&raw).unwrap_err().to_string();
+        assert!(error.starts_with(fault), "{error}");
+    }
+}
+
+#[test]
 fn files_that_hold_no_certificate_are_named() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "nothing").unwrap();

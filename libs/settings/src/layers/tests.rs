@@ -124,6 +124,38 @@ fn environment_values_are_toml_literals_or_else_strings() {
 }
 
 #[test]
+fn a_variable_with_too_few_underscores_is_told_how_it_is_written() {
+    let read = |variables: &[(&str, &str)]| {
+        let layers = with_environment("secret = { env = 'WARMPATH_EDGE_WORKERS' }", variables)?;
+        layers.read::<Sample>()
+    };
+    for (wrong, right) in [
+        ("WARMPATH_EDGE_LISTEN", "WARMPATH__EDGE__LISTEN"),
+        ("WARMPATH_EDGE__LISTEN", "WARMPATH__EDGE__LISTEN"),
+        ("WARMPATH_EDGE_BODY_LIMIT", "WARMPATH__EDGE__BODY_LIMIT"),
+        ("WARMPATH_EDGE_TIMEOUTS_IDLE", "WARMPATH__EDGE__TIMEOUTS__IDLE"),
+        ("WARMPATH_BACKENDS", "WARMPATH__BACKENDS"),
+    ] {
+        let error = read(&[(wrong, "1")]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("environment {wrong}: ")), "{error}");
+        assert!(error.ends_with(&format!("write {right}")), "{error}");
+    }
+    let fine = [
+        // It holds a secret that a key refers to, though it has the name of another.
+        ("WARMPATH_EDGE_WORKERS", "hush"),
+        // The name of a key that is a reference, for the secret itself.
+        ("WARMPATH_SECRET", "hush"),
+        // What platforms make of a service called warmpath-edge.
+        ("WARMPATH_EDGE_SERVICE_HOST", "10.0.0.1"),
+        ("WARMPATH_EDGE_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        // Of another program.
+        ("WARMPATH_CLI__ADMIN", "http://127.0.0.1:1"),
+        ("WARMPATH_", ""),
+    ];
+    assert!(read(&fine).is_ok(), "{:?}", read(&fine));
+}
+
+#[test]
 fn a_value_cannot_smuggle_in_a_second_key() {
     let variables = [("WARMPATH__EDGE__LISTEN", "\"a\"\nworkers = 9")];
     let loaded = with_environment("", &variables).unwrap().read::<Sample>().unwrap();

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use domain::{BackendId, CacheConfig, EngineKind, Incarnation, RankState};
+use settings::Redacted;
 
 use super::*;
 
@@ -29,6 +30,7 @@ fn backend(id: &str, block: Option<u32>, models: Vec<ServedModel>) -> Backend {
         models,
         ranks: vec![RankState { rank: 0, cache, slots: None, load: None }],
         network: Duration::ZERO,
+        credential: None,
     }
 }
 
@@ -38,7 +40,9 @@ fn fleet(backends: Vec<Backend>) -> Fleet {
 
 fn watch(fleet: &Fleet, folders: &[&str]) -> FleetWatch {
     let folders = folders.iter().map(|m| (ModelId::from(*m), ModelFolder::builtin())).collect();
-    FleetWatch::new(fleet, folders, Families::default())
+    let families = Families::default();
+    let keys = EngineKeys::new(&HashMap::new(), families.backends_without_key.clone()).unwrap();
+    FleetWatch::new(fleet, folders, keys, families)
 }
 
 fn units(watch: &FleetWatch, model: &str) -> (Vec<BlockUnit>, bool) {
@@ -87,4 +91,28 @@ fn a_models_metrics_outlive_its_backends() {
     watch.update(&fleet(vec![]));
     watch.update(&with);
     assert!(Arc::ptr_eq(&first, &watch.current().model("m").unwrap().metrics));
+}
+
+#[test]
+fn a_backends_key_is_what_its_name_stands_for_here_and_comes_and_goes_with_it() {
+    let asks = |id: &str, name: &str| Backend {
+        credential: Some(name.into()),
+        ..backend(id, Some(16), vec![])
+    };
+    let families = Families::default();
+    let without_key = families.backends_without_key.clone();
+    let named = HashMap::from([("gpus".to_owned(), Redacted::new("secret".to_owned()))]);
+    let keys = EngineKeys::new(&named, without_key.clone()).unwrap();
+    let first = fleet(vec![asks("a", "gpus"), asks("b", "cpus"), backend("c", None, vec![])]);
+    let watch = FleetWatch::new(&first, HashMap::new(), keys, families);
+    let key = |id: &str| watch.current().key(&BackendId::from(id));
+    assert_eq!(key("a").unwrap(), "Bearer secret");
+    assert!(key("a").unwrap().is_sensitive());
+    assert_eq!((key("b"), key("c")), (None, None));
+    assert_eq!(without_key.get(), 1);
+
+    watch.update(&fleet(vec![backend("a", None, vec![]), asks("b", "gpus")]));
+    assert_eq!(key("a"), None, "it asks for none any more");
+    assert_eq!(key("b").unwrap(), "Bearer secret");
+    assert_eq!(without_key.get(), 0);
 }

@@ -150,6 +150,7 @@ fn backend(engine: &Engine) -> Backend {
         models: vec![served("m"), served("org/m"), served("panic")],
         ranks: vec![RankState { rank: 0, cache: Some(cache), slots: None, load: None }],
         network: Duration::ZERO,
+        credential: Some(format!("key-of-{}", engine.id()).into()),
     }
 }
 

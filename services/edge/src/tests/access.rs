@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use domain::{BackendId, ErrorCode};
+use domain::ErrorCode;
 use settings::Redacted;
 
 use crate::config::RawKey;
@@ -24,8 +24,8 @@ async fn keyed(engine: &Engine, change: impl FnOnce(&mut crate::RawTenant)) -> (
     let setup = Setup {
         tenants: vec![tenant("acme", change)],
         keys: vec![stored(&key)],
-        engine_keys: HashMap::from([(
-            BackendId::from("e"),
+        credentials: HashMap::from([(
+            "key-of-e".to_owned(),
             Redacted::new("engine-key".to_owned()),
         )]),
         ..Setup::default()
@@ -79,6 +79,28 @@ async fn a_clients_credentials_never_reach_an_engine_and_the_engines_own_do() {
         assert_eq!(sent.header(name), None, "{name}");
     }
     assert_eq!(bed.router.routes()[0].tenant.as_str(), "acme");
+}
+
+fn unauthorized() -> Vec<Step> {
+    vec![answer("401 Unauthorized", "", r#"{"error":{"message":"Unauthorized"}}"#)]
+}
+
+#[tokio::test]
+async fn an_engine_that_wants_a_key_is_passed_over_and_its_refusal_is_no_clients_business() {
+    let picky = Engine::start("picky", vec![unauthorized(), unauthorized()]).await;
+    let other = engine().await;
+    let bed = Bed::start(&[&picky, &other]).await;
+    bed.assert_metric("warmpath_edge_backends_without_key 2");
+    assert_eq!(bed.client.post("/v1/chat/completions", "", STREAM).await.status, 200);
+    assert_eq!((picky.requests().len(), other.requests().len()), (1, 1));
+    bed.assert_metric("warmpath_edge_engine_unauthorized_total 1");
+    bed.assert_metric(r#"warmpath_edge_retries_total{class="back_pressure"} 1"#);
+
+    let bed = Bed::start(&[&picky]).await;
+    let reply = bed.client.post("/v1/chat/completions", "", STREAM).await;
+    assert_error(&reply, ErrorCode::UpstreamUnavailable);
+    assert!(reply.text().contains("the gateway's own key"), "{}", reply.text());
+    assert_eq!(reply.header("www-authenticate"), None);
 }
 
 #[tokio::test]

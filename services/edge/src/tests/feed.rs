@@ -1,6 +1,5 @@
 //! Keys, tenants and limits that change while the edge runs.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use bytes::Bytes;
 use config_feed::{Client, ClientDeps, Document, Hub, LocalFeed, Metrics, Position};
 use domain::ErrorCode;
 use lifecycle::Lifecycle;
-use settings::{HumanDuration, Redacted};
+use settings::HumanDuration;
 
 use crate::config::{OnStale, RawAuth};
 use crate::testing::*;
@@ -229,20 +228,4 @@ async fn keys_that_may_have_been_revoked_meanwhile_count_on_or_not_as_configured
         assert_eq!(ask(&bed, &key).await.status, status, "{on_stale:?}");
         drop(desired.lifecycle);
     }
-}
-
-#[tokio::test]
-async fn an_engine_of_the_desired_state_gets_the_key_that_its_document_names() {
-    let engine = engine().await;
-    let (mut desired, feed) = Desired::new();
-    desired.begin();
-    let credentials = HashMap::from([("gpu".to_owned(), Redacted::new("secret".to_owned()))]);
-    let bed = Setup { feed: Some(feed), credentials, ..Setup::default() }.start(&[&engine]).await;
-    let backend = serde_json::json!({"id": "e", "url": engine.url(), "credential": "gpu"});
-    desired.put("backends", "e", Some(backend));
-    desired.tenant(serde_json::json!({}));
-    let (_, key) = desired.key();
-    known(&bed, 1).await;
-    assert_eq!(ask(&bed, &key).await.status, 200);
-    assert_eq!(engine.requests()[0].header("authorization"), Some("Bearer secret"));
 }

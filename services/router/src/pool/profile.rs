@@ -130,6 +130,7 @@ mod tests {
             models: vec![model.clone()],
             ranks: vec![rank.clone()],
             network: std::time::Duration::ZERO,
+            credential: None,
         };
         Profile::of(&backend, &model, &rank)
     }

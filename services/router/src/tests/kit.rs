@@ -161,6 +161,7 @@ pub(super) fn vllm(id: &str) -> Backend {
             load: None,
         }],
         network: Duration::ZERO,
+        credential: None,
     }
 }
 

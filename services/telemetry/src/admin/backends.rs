@@ -50,7 +50,8 @@ struct BackendView {
     /// The software behind it, where it was told.
     #[serde(skip_serializing_if = "Option::is_none")]
     engine: Option<&'static str>,
-    /// The name of its credential.
+    /// The name of the credential that it asks for: every edge needs an entry of that name in its
+    /// own config.
     #[serde(skip_serializing_if = "Option::is_none")]
     credential: Option<String>,
     /// `ready`, `draining` or `maintenance`.
@@ -91,7 +92,7 @@ impl BackendView {
             id: seen.id.to_string(),
             url: seen.url.to_string(),
             engine: None,
-            credential: None,
+            credential: seen.credential.as_deref().map(str::to_owned),
             wish: LifecycleWish::Ready.as_str(),
             source: "config",
             announced_by: None,

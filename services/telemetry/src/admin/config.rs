@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use rpc::RawTls;
+use rpc::https::ServerTls;
 use serde::{Deserialize, Serialize};
 use settings::{SecretRef, SettingsError};
 
@@ -23,6 +25,8 @@ pub struct RawConfig {
     pub listen: SocketAddr,
     /// Serve without TLS on an address that is not loopback: something in front has it.
     pub allow_plaintext: bool,
+    /// Its certificate, and the authority of clients if they must show one too.
+    pub tls: RawTls,
     /// Who may use it. Nobody if empty.
     pub tokens: Vec<RawToken>,
 }
@@ -40,7 +44,7 @@ pub struct RawToken {
 impl Default for RawConfig {
     fn default() -> Self {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 9091));
-        Self { listen, allow_plaintext: false, tokens: Vec::new() }
+        Self { listen, allow_plaintext: false, tls: RawTls::default(), tokens: Vec::new() }
     }
 }
 
@@ -48,6 +52,7 @@ impl Default for RawConfig {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(super) listen: SocketAddr,
+    pub(super) tls: Option<ServerTls>,
     pub(super) tokens: Tokens,
 }
 
@@ -56,15 +61,17 @@ impl Config {
     ///
     /// # Errors
     /// A name that is empty, too long or given twice; a token that cannot be fetched, is short or
-    /// given twice; an address beyond loopback without `allow_plaintext`. The error has the key in
-    /// full.
+    /// given twice; certificates that cannot be used; an address beyond loopback without TLS or
+    /// `allow_plaintext`; settings of an API that nobody may use. The error has the key in full.
     pub fn new(raw: RawConfig) -> Result<Option<Self>, SettingsError> {
         if raw.tokens.is_empty() {
-            return Ok(None);
+            return if raw.is_touched() { Err(nobody()) } else { Ok(None) };
         }
-        if !raw.listen.ip().is_loopback() && !raw.allow_plaintext {
-            let message = "the API has no TLS of its own, so only a loopback address is allowed; \
-                           put a proxy with TLS in front and set admin_api.allow_plaintext = true";
+        let tls = ServerTls::new(&raw.tls).map_err(|e| e.under("admin_api.tls"))?;
+        if tls.is_none() && !raw.listen.ip().is_loopback() && !raw.allow_plaintext {
+            let message = "without TLS only a loopback address is allowed; set admin_api.tls.cert \
+                           and admin_api.tls.key, or admin_api.allow_plaintext = true where a proxy \
+                           with TLS is in front";
             return Err(SettingsError::new("admin_api.listen", message));
         }
         let (mut tokens, mut names) = (Tokens::default(), HashSet::new());
@@ -84,13 +91,39 @@ impl Config {
                 return Err(SettingsError::new("token", message).under(&under));
             }
         }
-        Ok(Some(Self { listen: raw.listen, tokens }))
+        Ok(Some(Self { listen: raw.listen, tls, tokens }))
+    }
+
+    /// Whether it has TLS of its own.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Where to listen.
     pub fn listen(&self) -> SocketAddr {
         self.listen
     }
+}
+
+impl RawConfig {
+    /// Where it is served, if anybody may use it.
+    pub fn served_at(&self) -> Option<SocketAddr> {
+        (!self.tokens.is_empty()).then_some(self.listen)
+    }
+
+    /// Whether anything was set, so that somebody expects it to be served.
+    fn is_touched(&self) -> bool {
+        let tls = &self.tls;
+        let has_tls = tls.cert.is_some() || tls.key.is_some() || tls.ca.is_some();
+        self.listen != Self::default().listen || self.allow_plaintext || has_tls
+    }
+}
+
+fn nobody() -> SettingsError {
+    let message = "without a token nobody may use the API, and it is not served; add an entry: \
+                   [[admin_api.tokens]] with name = \"ops\" and token = { file = \"PATH\" } or \
+                   { env = \"NAME\" }; `openssl rand -hex 32` makes one";
+    SettingsError::new("admin_api.tokens", message)
 }
 
 fn check_name(name: &str) -> Result<(), SettingsError> {
@@ -124,6 +157,10 @@ mod tests {
     #[test]
     fn without_a_token_nothing_is_served() {
         assert!(Config::new(RawConfig::default()).unwrap().is_none());
+        // Whoever sets something of it expects it to be there.
+        let moved = RawConfig { listen: "127.0.0.1:9".parse().unwrap(), ..RawConfig::default() };
+        let error = fault(moved);
+        assert!(error.starts_with("admin_api.tokens: ") && error.contains("openssl"), "{error}");
     }
 
     #[test]
@@ -148,7 +185,7 @@ mod tests {
         let unnamed = RawToken { name: "a b".to_owned(), ..good.clone() };
         assert!(fault(raw(vec![unnamed])).starts_with("admin_api.tokens[0].name: "));
         let open = RawConfig { listen: "0.0.0.0:9091".parse().unwrap(), ..raw(vec![good]) };
-        assert!(fault(open.clone()).starts_with("admin_api.listen: the API has no TLS"));
+        assert!(fault(open.clone()).starts_with("admin_api.listen: without TLS only a loopback"));
         let allowed = RawConfig { allow_plaintext: true, ..open };
         assert!(Config::new(allowed).unwrap().is_some());
     }

@@ -101,7 +101,11 @@ async fn create(
     Document(request): Document<KeyRequest>,
 ) -> Result<Tagged<NewKey>, Problem> {
     if api.find::<Tenant>(&request.tenant).await?.is_none() {
-        let detail = format!("there is no tenants/{}", request.tenant);
+        let tenant = &request.tenant;
+        let detail = format!(
+            "there is no tenants/{tenant}; make it first: `warmpath tenant set {tenant}`, or PUT \
+             /admin/v1/tenants/{tenant}"
+        );
         return Err(Problem::new(Code::InvalidDocument, detail).at("tenant"));
     }
     let minted = GeneratedKey::generate(&request.tenant)

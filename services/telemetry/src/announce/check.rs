@@ -81,6 +81,11 @@ pub(super) fn check(
         return no(Verdict::Invalid, &error.to_string());
     }
     within(&said.url, token)?;
+    if said.credential.is_some() && token.addresses.is_empty() {
+        // The key would be sent wherever the token's holder says.
+        let detail = "credential: only tokens with ranges of addresses may ask for one";
+        return no(Verdict::OutOfScope, detail);
+    }
     if !seen.take_down(&said.nonce, said.at_ms, now_ms) {
         return no(Verdict::Replayed, "it was heard before");
     }
@@ -200,6 +205,16 @@ mod tests {
         for (change, verdict) in cases {
             assert_eq!(holder.check(change), Some(verdict));
         }
+    }
+
+    #[test]
+    fn only_a_token_with_ranges_gives_an_engine_a_key_of_ours() {
+        let mut holder = Holder::new();
+        let asks = |a: &mut Announcement| a.credential = Some("gpus".to_owned());
+        assert_eq!(holder.check(asks), None);
+        holder.token.addresses.clear();
+        assert_eq!(holder.check(|_| ()), None);
+        assert_eq!(holder.check(asks), Some(Verdict::OutOfScope));
     }
 
     #[test]

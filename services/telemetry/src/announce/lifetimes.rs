@@ -128,6 +128,7 @@ mod tests {
             models: Vec::new(),
             ranks: vec![RankState { rank: 0, cache: None, slots: None, load: Some(load) }],
             network: Duration::ZERO,
+            credential: None,
         }
     }
 

@@ -14,6 +14,7 @@ fn backend(id: &str, state: BackendState) -> Backend {
         models: Vec::new(),
         ranks: Vec::new(),
         network: Duration::ZERO,
+        credential: None,
     }
 }
 

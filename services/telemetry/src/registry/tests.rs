@@ -18,8 +18,13 @@ fn document(id: &str, url: &str) -> Backend {
 }
 
 fn bed() -> (Arc<MemoryStore>, Registry) {
-    let file =
-        RawBackend { id: "file".into(), url: "http://file:1".into(), engine: None, api_key: None };
+    let file = RawBackend {
+        id: "file".into(),
+        url: "http://file:1".into(),
+        engine: None,
+        api_key: None,
+        credential: None,
+    };
     let keys = HashMap::from([("gpu".to_owned(), Redacted::new("key".to_owned()))]);
     let config = Config::new(RawConfig::default(), vec![file]).expect("valid");
     let config = config.with_credentials(&keys).expect("valid");

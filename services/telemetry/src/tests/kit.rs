@@ -126,6 +126,7 @@ impl Engine {
             url: format!("http://{}", self.address),
             engine: None,
             api_key: None,
+            credential: None,
         }
     }
 }

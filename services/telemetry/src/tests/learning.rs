@@ -227,6 +227,7 @@ async fn the_engines_key_is_sent_and_never_shown() {
         url: "http://127.0.0.1:9".into(),
         engine: None,
         api_key: Some(settings::SecretRef::File(path)),
+        credential: None,
     };
     let config = crate::Config::new(crate::RawConfig::default(), vec![raw]).expect("valid");
     let sent = config.backends[0].authorization.as_ref().expect("a header");

@@ -181,6 +181,7 @@ async fn a_backend_that_is_not_there_is_probed_on_and_its_series_end_with_the_se
         url: format!("http://{address}"),
         engine: None,
         api_key: None,
+        credential: None,
     };
     let other = Engine::start(Script::default()).await;
     let mut watch = Watch::start(vec![raw, other.backend("a")]);

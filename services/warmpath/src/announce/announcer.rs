@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use lifecycle::Drain;
 use telemetry::announce::ANNOUNCE_EVERY;
 
-use crate::operator::client::{Http, http_client};
+use crate::operator::client::{Http, Tls, http_client};
 
 /// How often the farewell is said until it is known that the engine is out.
 const FAREWELL_EVERY: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Announcer {
     ) -> anyhow::Result<Self> {
         let health: Uri = format!("{engine}/health").parse().context("--engine is no URL")?;
         anyhow::ensure!(health.authority().is_some(), "--engine has no host");
-        let http = http_client(engine.starts_with("https:"))?;
+        let http = http_client(engine.starts_with("https:").then(Tls::default))?;
         Ok(Self { bus, region, key, spec, health, http, signed_ms: 0, last: None, joined: false })
     }
 

@@ -43,6 +43,9 @@ pub struct Args {
     /// Changes whose way is timed, of documents and of backends each
     #[arg(long, default_value_t = 20)]
     changes: usize,
+    /// A NATS server that telemetry tells of loads, such as nats://127.0.0.1:4222 [default: none]
+    #[arg(long, value_name = "URL")]
+    nats: Option<String>,
     /// Where the result goes as JSON; `-` is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<Output>,
@@ -53,6 +56,8 @@ pub struct Args {
 struct Report {
     backends: usize,
     watchers: usize,
+    /// Whether loads were told over NATS too.
+    over_nats: bool,
     page_bytes: usize,
     scrapes_per_second: f64,
     telemetry_cpu_share_of_a_core: f64,
@@ -88,8 +93,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     wait_for(&ports).await?;
     let address = folder.path().join("address");
     let address_text = address.display().to_string();
-    let telemetry =
+    let mut telemetry =
         words(&["bench", "scrape-telemetry", "--ports", &ports_text, "--address", &address_text]);
+    telemetry.extend(args.nats.iter().flat_map(|url| ["--nats".to_owned(), url.clone()]));
     let log = folder.path().join("telemetry.log");
     let telemetry = ChildProcess::start("telemetry", &telemetry, &log)?;
     let address = wait_for(&address).await?;
@@ -160,6 +166,7 @@ async fn measure(args: &Args, telemetry: &ChildProcess, feeds: &[Feed]) -> anyho
     Ok(Report {
         backends: args.backends,
         watchers: args.watchers,
+        over_nats: args.nats.is_some(),
         page_bytes: engines::page_bytes(),
         scrapes_per_second: scrapes,
         telemetry_cpu_share_of_a_core: cpu / seconds,

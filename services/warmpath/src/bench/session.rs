@@ -304,6 +304,7 @@ fn backend(number: u32) -> Backend {
         }],
         ranks: vec![RankState { rank: 0, cache: Some(cache), slots: None, load: None }],
         network: Duration::ZERO,
+        credential: None,
     }
 }
 

@@ -1,15 +1,19 @@
 //! One request, one answer or one clear failure.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rpc::RawTls;
+use rpc::https::{self, Identity};
+use rustls::RootCertStore;
 use serde_json::Value;
 use settings::{Redacted, SettingsError};
 
@@ -99,15 +103,22 @@ impl Client {
         admin: &str,
         token: Option<Redacted<String>>,
         routers: Vec<String>,
+        tls: Tls,
+        allow_plaintext: bool,
     ) -> Result<Self, SettingsError> {
         let admin = base(admin).map_err(|message| SettingsError::new("admin", message))?;
+        if token.is_some() && !allow_plaintext && is_plain_and_far(&admin) {
+            let message = "without TLS the token would cross the network as it is: https://HOST:PORT \
+                           is allowed, or http:// with --allow-plaintext";
+            return Err(SettingsError::new("admin", message));
+        }
         let check = |(n, url): (usize, &String)| {
             base(url).map_err(|message| SettingsError::new(format!("routers[{n}]"), message))
         };
         let routers = routers.iter().enumerate().map(check).collect::<Result<Vec<_>, _>>()?;
         let authorization = token.map(|token| bearer(&token)).transpose()?;
-        let tls = std::iter::once(&admin).chain(&routers).any(|url| url.starts_with("https:"));
-        Ok(Self { http: http_client(tls)?, admin, authorization, routers })
+        let any = std::iter::once(&admin).chain(&routers).any(|url| url.starts_with("https:"));
+        Ok(Self { http: http_client(any.then_some(tls))?, admin, authorization, routers })
     }
 
     /// The routers' ports for operators.
@@ -154,7 +165,33 @@ impl Client {
             *request.body_mut() = Full::new(Bytes::from(body.to_string()));
         }
         *request.method_mut() = method;
-        self.send(&self.admin, &format!("/admin/v1{path}"), request).await
+        self.send(&self.admin, &format!("/admin/v1{path}"), request)
+            .await
+            .map_err(|f| self.explain(f))
+    }
+
+    /// Says what to look at where the answer was not of an admin API.
+    fn explain(&self, failure: Failure) -> Failure {
+        let admin = &self.admin;
+        match failure {
+            // Its own refusals have a code.
+            Failure::Refused { status, code, .. } if code == status.to_string() => {
+                Failure::Odd(format!(
+                    "{admin} answers {status}, but not as an admin API does: give the address of \
+                     `admin_api.listen` (port 9091 unless it is set) with --admin, not that of \
+                     `admin.listen` or of the edge"
+                ))
+            }
+            Failure::Unreachable { url, reason } if reason.contains("refused") => {
+                let reason = format!(
+                    "{reason}. It is `admin_api.listen` of warmpath serve or warmpath-telemetry, \
+                     which serve it only where [[admin_api.tokens]] has an entry; --admin names \
+                     another"
+                );
+                Failure::Unreachable { url, reason }
+            }
+            other => other,
+        }
     }
 
     /// Reads from a router's port, which asks for no token.
@@ -173,7 +210,7 @@ impl Client {
         let unreachable = |reason: String| Failure::Unreachable { url: base.to_owned(), reason };
         let exchange = async {
             let answer =
-                self.http.request(request).await.map_err(|e| unreachable(innermost(&e)))?;
+                self.http.request(request).await.map_err(|e| unreachable(broken(base, &e)))?;
             let (parts, body) = answer.into_parts();
             let body = Limited::new(body, MAX_ANSWER).collect().await;
             let body = body.map_err(|error| unreachable(error.to_string()))?.to_bytes();
@@ -204,6 +241,32 @@ fn refused(status: StatusCode, body: &Value) -> Failure {
     Failure::Refused { status, code, detail }
 }
 
+/// Why there was no answer, and what to do about it where that can be told.
+fn broken(base: &str, error: &dyn std::error::Error) -> String {
+    let what = innermost(error);
+    let hint = match base.starts_with("https:") {
+        // The latter is of another authority with the same name.
+        true if what.contains("UnknownIssuer") || what.contains("BadSignature") => {
+            "; its certificate goes back to an authority that is not known here: name that one's \
+             certificate with --ca"
+        }
+        true if what.contains("InvalidContentType") => "; it does not speak TLS: write http://",
+        true if what.contains("CertificateRequired") => {
+            "; it asks for a certificate: give one with --cert and --cert-key"
+        }
+        // What a TLS alert looks like to who expects HTTP, and what other servers do.
+        false
+            if ["invalid HTTP version", "connection closed", "reset"]
+                .iter()
+                .any(|sign| what.contains(sign)) =>
+        {
+            "; if it has TLS, write https://"
+        }
+        _ => "",
+    };
+    what + hint
+}
+
 /// The error that says what happened: those around it say only that something did.
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
@@ -220,6 +283,14 @@ fn bearer(token: &Redacted<String>) -> Result<HeaderValue, SettingsError> {
     Ok(value)
 }
 
+/// Whether a URL leads beyond this machine without TLS.
+fn is_plain_and_far(url: &str) -> bool {
+    let Some(authority) = url.strip_prefix("http://") else { return false };
+    let Ok(authority) = authority.parse::<http::uri::Authority>() else { return false };
+    let host = authority.host().trim_matches(['[', ']']);
+    host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 /// Scheme and authority of a URL, nothing behind.
 fn base(url: &str) -> Result<String, String> {
     let form = "http://HOST:PORT or https://HOST:PORT is allowed, without path or user";
@@ -232,25 +303,49 @@ fn base(url: &str) -> Result<String, String> {
     if plain { Ok(trimmed.to_owned()) } else { Err(form.to_owned()) }
 }
 
-/// A client; the machine's certificates are read only if one needs them.
+/// How an API over TLS is known, and this client to it. By default the machine's certificates are
+/// trusted, and none is shown.
+#[derive(Default)]
+pub(crate) struct Tls {
+    roots: Option<RootCertStore>,
+    identity: Option<Identity>,
+}
+
+impl Tls {
+    /// Reads the certificates. The key in the error is relative to the section.
+    pub(crate) fn new(raw: &RawTls) -> Result<Self, SettingsError> {
+        let roots = raw.ca.as_deref().map(|path| https::roots("ca", path)).transpose()?;
+        Ok(Self { roots, identity: https::identity(raw)? })
+    }
+
+    fn config(self) -> Result<rustls::ClientConfig, String> {
+        let provider = rustls::crypto::ring::default_provider();
+        let builder = rustls::ClientConfig::builder_with_provider(provider.into())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?;
+        let builder = match self.roots {
+            Some(roots) => builder.with_root_certificates(roots),
+            None => builder.with_native_roots().map_err(|e| e.to_string())?,
+        };
+        match self.identity {
+            None => Ok(builder.with_no_client_auth()),
+            Some((chain, key)) => {
+                builder.with_client_auth_cert(chain, key).map_err(|e| e.to_string())
+            }
+        }
+    }
+}
+
+/// A client. Without TLS no certificates are read, and nothing is called that has it.
 ///
 /// # Errors
 /// TLS is needed and cannot be set up.
-pub(crate) fn http_client(tls: bool) -> Result<Http, SettingsError> {
-    let fault = |error: String| SettingsError::new("admin", format!("TLS: {error}"));
-    let provider = rustls::crypto::ring::default_provider();
-    let builder = HttpsConnectorBuilder::new();
-    let builder = if tls {
-        builder.with_provider_and_native_roots(provider).map_err(|e| fault(e.to_string()))?
-    } else {
-        let config = rustls::ClientConfig::builder_with_provider(provider.into())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| fault(error.to_string()))?
-            .with_root_certificates(rustls::RootCertStore::empty())
-            .with_no_client_auth();
-        builder.with_tls_config(config)
-    };
-    let connector = builder.https_or_http().enable_http1().build();
+pub(crate) fn http_client(tls: Option<Tls>) -> Result<Http, SettingsError> {
+    let nobody = || Tls { roots: Some(RootCertStore::empty()), identity: None };
+    let config = tls.unwrap_or_else(nobody).config();
+    let config = config.map_err(|error| SettingsError::new("admin", format!("TLS: {error}")))?;
+    let connector = HttpsConnectorBuilder::new().with_tls_config(config);
+    let connector = connector.https_or_http().enable_http1().build();
     Ok(HttpClient::builder(TokioExecutor::new()).build(connector))
 }
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use http::Method;
 use serde_json::json;
+use settings::SettingsError;
 
 use super::client::{Client, Expect, Failure, encode};
 use super::table::Table;
@@ -13,9 +14,9 @@ use super::{Connection, Format, items, print, text};
 /// Options of `warmpath key create`.
 #[derive(Debug, clap::Args)]
 pub struct CreateArgs {
-    /// The tenant that the key belongs to
+    /// The tenant that the key belongs to; `warmpath tenant set ID` makes one
     #[arg(long)]
-    tenant: String,
+    tenant: Option<String>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -56,7 +57,8 @@ pub enum Command {
 pub fn run(command: Command) -> ExitCode {
     match command {
         Command::Create(args) => super::run(&args.connection, async |client, format| {
-            create(client, format, &args.tenant).await
+            let tenant = args.tenant.as_deref().ok_or_else(no_tenant)?;
+            create(client, format, tenant).await
         }),
         Command::List(args) => super::run(&args.connection, async |client, format| {
             list(client, format, args.tenant.as_deref()).await
@@ -75,6 +77,12 @@ pub fn run(command: Command) -> ExitCode {
             }
         },
     }
+}
+
+fn no_tenant() -> Failure {
+    let message = "a key belongs to a tenant: name it with --tenant ID; `warmpath tenant list` shows \
+                   those that there are, `warmpath tenant set ID` makes one";
+    Failure::Settings(SettingsError::new("tenant", message))
 }
 
 async fn create(client: Client, format: Format, tenant: &str) -> Result<(), Failure> {

@@ -1,5 +1,7 @@
 //! What is printed, and where the API is looked for.
 
+mod tls;
+
 use clap::Parser;
 use serde_json::json;
 
@@ -59,6 +61,18 @@ fn settings_that_cannot_be_used_are_named() {
         let error = fault(&["--admin", odd]);
         assert!(error.starts_with("flag admin: admin: http://HOST:PORT"), "{error}");
     }
+    let key = ["--token-env", "PATH", "--admin"];
+    let far = fault(&[&key[..], &["http://10.0.0.1:9091"]].concat());
+    assert!(far.contains("--allow-plaintext") && far.contains("admin: "), "{far}");
+    for fine in ["http://localhost:1", "http://[::1]:1", "http://127.0.0.1:1"] {
+        let flags = Flags::parse_from(["x"].iter().chain(&key).chain(&[fine]));
+        flags.connection.client().map(|_: Client| ()).unwrap();
+    }
+    let open = [&key[..], &["http://10.0.0.1:9091", "--allow-plaintext"]].concat();
+    let flags = Flags::parse_from(["x"].iter().chain(&open));
+    flags.connection.client().map(|_: Client| ()).unwrap();
+    let error = fault(&["--ca", "/nowhere/ca.pem"]);
+    assert!(error.contains("tls.ca: /nowhere/ca.pem"), "{error}");
     let error = fault(&["--token-env", "WARMPATH_TEST_NOT_SET"]);
     assert!(error.contains("token: environment variable WARMPATH_TEST_NOT_SET"), "{error}");
 }

@@ -19,6 +19,13 @@ fn a_config_that_cannot_be_used_is_refused_with_its_key_and_exit_code_64() {
         (more("[edge.timeouts]\nconnect = \"soon\""), "edge.timeouts.connect"),
         (more("[edge]\nlisten = \"nowhere\""), "edge.listen"),
         (more("[edge]\nlisten = \"0.0.0.0:1\""), "edge.listen"),
+        (
+            more("[admin]\nlisten = \"127.0.0.1:8080\""),
+            "admin.listen: 127.0.0.1:8080 is taken by edge",
+        ),
+        (more("[admin_api]\nlisten = \"127.0.0.1:1\""), "admin_api.tokens"),
+        (BACKEND.replace("[[backends]]", "[backends]"), "write [[backends]] in two brackets"),
+        (BACKEND.replace("url", "ulr"), "did you mean `url`?"),
         (more("[router]\npolicy = \"luck\""), "router.policy"),
         (more("[router]\neviction_weight = -1.0"), "router.eviction_weight"),
         (more("[admin]\ndrain = \"1s\""), "admin.drain"),
@@ -36,6 +43,7 @@ fn a_config_that_cannot_be_used_is_refused_with_its_key_and_exit_code_64() {
         (after(&format!("[[tenants]]\nid = \"t\"\n{twice}")), "keys[1].id"),
         (after("[[keys]]\nid = \"k\"\ntenant = \"t\"\nsha256 = \"00\""), "keys[0]"),
         (after("[region.secret]\nenv = \"NO_SUCH_VARIABLE\""), "region.secret"),
+        (after("[[backends]]\nid = \"b\"\nurl = \"http://x?y=1\""), "has a query"),
     ] {
         let file = ConfigFile::new(&text);
         for mode in [&["--check-config"][..], &[]] {

@@ -80,7 +80,7 @@ impl Kit {
             fleet: fleet.subscribe(),
             members: members.subscribe(),
         };
-        let router = Config { listen, tokens }.build(deps).unwrap().router();
+        let router = Config { listen, tls: None, tokens }.build(deps).unwrap().router();
         Self { store, registry, router, _fleet: fleet, _members: members }
     }
 
@@ -140,5 +140,6 @@ pub(super) fn seen(id: &str, state: BackendState) -> Arc<Backend> {
         models: Vec::new(),
         ranks: vec![RankState { rank: 0, cache: None, slots: None, load: None }],
         network: Duration::from_millis(1),
+        credential: None,
     })
 }

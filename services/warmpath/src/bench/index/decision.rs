@@ -138,6 +138,7 @@ fn backend(number: usize) -> Backend {
         }],
         ranks: vec![RankState { rank: 0, cache: Some(cache), slots: None, load: None }],
         network: Duration::ZERO,
+        credential: None,
     }
 }
 

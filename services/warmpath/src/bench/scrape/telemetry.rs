@@ -7,12 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bus::{NatsBus, NatsConfig, RawNatsConfig};
 use config_feed::ControlService;
 use config_store::typed::{self, Signature, Stored};
 use config_store::{ConfigStore, Limits, MemoryStore, Timestamp};
 use domain::desired::{Backend, Document, LifecycleWish, Tenant};
+use events::Region;
 use lifecycle::Lifecycle;
 use serde_json::json;
+use telemetry::load_events::LoadEvents;
 
 use super::wall_micros;
 
@@ -34,6 +37,9 @@ pub struct Args {
     /// Where the address that clients connect to is written
     #[arg(long)]
     address: PathBuf,
+    /// A NATS server that is told of loads
+    #[arg(long)]
+    nats: Option<String>,
 }
 
 /// The name of the nth backend.
@@ -67,6 +73,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         models: HashMap::new(),
         store: store.clone(),
     })?;
+    if let Some(url) = args.nats {
+        let raw = RawNatsConfig { servers: vec![url], ..RawNatsConfig::default() };
+        let (spawner, metrics) = (lifecycle.background(), bus::Metrics::default());
+        let bus = Arc::new(NatsBus::start(NatsConfig::new(raw)?, spawner.clone(), metrics));
+        let region = Region::new("bench")?;
+        let loads = LoadEvents::new(&prometheus_registry(), bus, region, service.fleet())?;
+        spawner.spawn("load-events", loads.run(spawner.drain()));
+    }
     let control = ControlService::new(service.hub(), lifecycle.drain());
     let listener = lifecycle::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
     let server_config = rpc::ServerConfig::new(rpc::RawServerConfig::default())?;
