@@ -259,6 +259,7 @@ impl Client {
 async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, drain: Drain) {
     let mut ticks = tokio::time::interval(RENEW_CHECK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_refused = false;
     loop {
         tokio::select! {
             () = drain.signaled() => break,
@@ -270,7 +271,15 @@ async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, drain: Drain) {
             answer = feed.renew(due) => answer,
         };
         match answer {
-            Ok(list) => roll.renewed(list, lifecycle::monotonic()),
+            Ok(list) => {
+                roll.renewed(list, lifecycle::monotonic());
+                is_refused = false;
+            }
+            // Told once: only people can change it.
+            Err(error @ FeedError::Refused(_)) if !is_refused => {
+                is_refused = true;
+                tracing::error!(%error, "this process is no member of the region");
+            }
             Err(error) => tracing::debug!(%error, "the member lease was not renewed"),
         }
     }

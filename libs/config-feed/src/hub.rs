@@ -15,7 +15,7 @@ use replication::{MemberList, Process, Registrar, Renew};
 use tokio::sync::{broadcast, watch};
 
 use crate::observed::Observed;
-use crate::{CARRIED, Document, Event, Heartbeat, Position, wire};
+use crate::{CARRIED, Document, Event, Heartbeat, Position, Refusal, refusal, wire};
 
 /// How often watchers hear something although nothing happens.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_millis(250);
@@ -159,11 +159,18 @@ impl Hub {
     }
 
     /// Grants or renews a member's lease.
-    pub fn renew(&self, renew: Renew, now: Moment) -> Option<MemberList> {
+    ///
+    /// # Errors
+    /// It is not one that others could go by; nothing is changed then.
+    pub fn renew(&self, renew: Renew, now: Moment) -> Result<Option<MemberList>, Refusal> {
+        refusal::check(&renew.member)?;
         let mut state = self.state.lock();
+        if let Some(objection) = state.registrar.objection(&renew) {
+            return Err(objection.into());
+        }
         let answer = state.registrar.renew(renew, now);
         self.publish(state.registrar.list().clone());
-        answer
+        Ok(answer)
     }
 
     /// A member goes.

@@ -32,7 +32,7 @@ mod fingerprint;
 mod metrics;
 mod server;
 
-pub use client::ClientConfig;
+pub use client::{ClientConfig, is_address};
 pub use config::{RawClientConfig, RawServerConfig, RawTls, ServerConfig};
 pub use error::{Error, explain};
 pub use fingerprint::Fingerprint;

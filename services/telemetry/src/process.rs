@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bus::{Bus, NatsBus, NatsConfig, RawNatsConfig};
-use config_feed::ControlService;
+use config_feed::{ControlService, Guard};
 use config_store::ConfigStore;
 use domain::Fleet;
 use events::Region;
 use instrumentation::{LogConfig, Registry};
+use launch::region::{fingerprint, shared_secret};
 use launch::sections::{Models, RawAdmin, RawModel, RawRegion, load_models};
 use launch::{Program, Started};
 use lifecycle::{Drain, Lifecycle, Readiness, ServeLimits, TaskSpawner};
-use rpc::{RawServerConfig, ServerConfig};
+use rpc::{Fingerprint, RawServerConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
 use settings::{NamedCredential, SettingsError};
 use tokio::sync::watch;
@@ -63,6 +64,8 @@ pub struct Config {
     region: Region,
     admin: SocketAddr,
     drain_timeout: Duration,
+    /// What edges and routers have to show; nothing if absent.
+    members_of: Option<Fingerprint>,
     log: LogConfig,
     models: Models,
 }
@@ -79,6 +82,7 @@ impl Program for Telemetry {
         let credentials: HashMap<_, _> = settings::resolve_credentials(&raw.credentials)?;
         Ok(Config {
             telemetry: TelemetryConfig::new(raw.telemetry, raw.backends)?
+        let secret = raw.region.secret.as_ref().map(|secret| shared_secret(Some(secret)));
                 .with_credentials(&credentials)?,
             rpc: ServerConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?,
             admin_api: admin::Config::new(raw.admin_api)?,
@@ -87,6 +91,7 @@ impl Program for Telemetry {
                 .map_err(|e| SettingsError::new("region.name", e.to_string()))?,
             admin: raw.admin.listen,
             drain_timeout: raw.admin.drain_timeout.get(),
+            members_of: secret.transpose()?.as_ref().map(fingerprint),
             log: raw.log,
             models: load_models(&raw.models)?,
         })
@@ -146,7 +151,9 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let rpc_metrics = rpc::Metrics::default();
     rpc_metrics.register(&registry)?;
     let server = rpc::Server::new(listener, &config.rpc, rpc_metrics)?;
-    let routes = tonic::service::Routes::new(ControlService::new(hub, lifecycle.drain()));
+    let guard = guard(config.members_of, &registry)?;
+    let control = ControlService::new(hub, lifecycle.drain(), guard);
+    let routes = tonic::service::Routes::new(control);
     lifecycle.spawn("rpc", serve(server, routes, lifecycle.drain()));
     tracing::info!(
         rpc.listen = %rpc_address,
@@ -161,6 +168,18 @@ async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain
     if let Err(error) = server.run(routes, drain).await {
         tracing::error!(%error, "the gRPC port is closed");
     }
+/// Who may be a member.
+fn guard(region: Option<Fingerprint>, registry: &Registry) -> anyhow::Result<Guard> {
+    if region.is_none() {
+        tracing::warn!(
+            "region.secret is not set: whoever reaches the gRPC port can be a member of the region"
+        );
+    }
+    let guard = Guard { region, ..Guard::default() };
+    guard.refusals.register(registry)?;
+    Ok(guard)
+}
+
 }
 
 /// Serves the admin API until the spawner's drain.

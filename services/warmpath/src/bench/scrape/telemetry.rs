@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config_feed::ControlService;
+use config_feed::{ControlService, Guard};
 use config_store::typed::{self, Signature, Stored};
 use config_store::{ConfigStore, Limits, MemoryStore, Timestamp};
 use domain::desired::{Backend, Document, LifecycleWish, Tenant};
@@ -67,7 +67,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         models: HashMap::new(),
         store: store.clone(),
     })?;
-    let control = ControlService::new(service.hub(), lifecycle.drain());
+    let control = ControlService::new(service.hub(), lifecycle.drain(), Guard::default());
     let listener = lifecycle::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
     let server_config = rpc::ServerConfig::new(rpc::RawServerConfig::default())?;
     let server = rpc::Server::new(listener, &server_config, rpc::Metrics::default())?;
