@@ -23,7 +23,9 @@ use tokio::sync::watch;
 
 use crate::announce;
 use crate::backend_events::BackendEvents;
-use crate::{Config as TelemetryConfig, Deps, RawBackend, RawConfig as RawTelemetry, admin};
+use crate::{
+    Config as TelemetryConfig, Deps, FileBackends, RawBackend, RawConfig as RawTelemetry, admin,
+};
 
 /// What must hold before members are told of the fleet.
 const THE_FLEET_IS_WHOLE: &str = "every backend was probed";
@@ -62,10 +64,10 @@ pub struct Config {
     admin_api: Option<admin::Config>,
     bus: Option<NatsConfig>,
     region: Region,
-    admin: SocketAddr,
-    drain_timeout: Duration,
     /// What edges and routers have to show; nothing if absent.
     members_of: Option<Fingerprint>,
+    admin: SocketAddr,
+    drain_timeout: Duration,
     log: LogConfig,
     models: Models,
 }
@@ -80,18 +82,18 @@ impl Program for Telemetry {
 
     fn check(raw: RawConfig) -> Result<Config, SettingsError> {
         let credentials: HashMap<_, _> = settings::resolve_credentials(&raw.credentials)?;
+        let secret = raw.region.secret.as_ref().map(|secret| shared_secret(Some(secret)));
         Ok(Config {
             telemetry: TelemetryConfig::new(raw.telemetry, raw.backends)?
-        let secret = raw.region.secret.as_ref().map(|secret| shared_secret(Some(secret)));
                 .with_credentials(&credentials)?,
             rpc: ServerConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?,
             admin_api: admin::Config::new(raw.admin_api)?,
             bus: raw.bus.map(NatsConfig::new).transpose().map_err(|e| e.under("bus"))?,
             region: Region::new(&raw.region.name)
                 .map_err(|e| SettingsError::new("region.name", e.to_string()))?,
+            members_of: secret.transpose()?.as_ref().map(fingerprint),
             admin: raw.admin.listen,
             drain_timeout: raw.admin.drain_timeout.get(),
-            members_of: secret.transpose()?.as_ref().map(fingerprint),
             log: raw.log,
             models: load_models(&raw.models)?,
         })
@@ -120,6 +122,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let (rpc_address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
     let background = lifecycle.background();
 
+    let file = config.telemetry.file_backends();
     let store = config.telemetry.open_store(&registry)?;
     let telemetry = config.telemetry.build(Deps {
         registry: registry.clone(),
@@ -134,11 +137,12 @@ async fn start(config: Config) -> anyhow::Result<Started> {
             store: store.clone(),
             fleet: fleet.clone(),
             members: hub.members(),
+            file: file.clone(),
         };
         serve_admin_api(config, deps, &background).await?;
     }
     if let Some(bus) = config.bus {
-        join_bus(bus, config.region, (&registry, &background), (&store, &fleet))?;
+        join_bus(bus, config.region, (&registry, &background), (&store, &fleet, file))?;
     }
 
     let readiness = Readiness::new(lifecycle.drain());
@@ -164,10 +168,6 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     Ok(Started { lifecycle, registry })
 }
 
-async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {
-    if let Err(error) = server.run(routes, drain).await {
-        tracing::error!(%error, "the gRPC port is closed");
-    }
 /// Who may be a member.
 fn guard(region: Option<Fingerprint>, registry: &Registry) -> anyhow::Result<Guard> {
     if region.is_none() {
@@ -180,6 +180,10 @@ fn guard(region: Option<Fingerprint>, registry: &Registry) -> anyhow::Result<Gua
     Ok(guard)
 }
 
+async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {
+    if let Err(error) = server.run(routes, drain).await {
+        tracing::error!(%error, "the gRPC port is closed");
+    }
 }
 
 /// Serves the admin API until the spawner's drain.
@@ -203,7 +207,7 @@ fn join_bus(
     config: NatsConfig,
     region: Region,
     (registry, spawner): (&Registry, &TaskSpawner),
-    (store, fleet): (&Arc<dyn ConfigStore>, &watch::Receiver<Arc<Fleet>>),
+    (store, fleet, file): (&Arc<dyn ConfigStore>, &watch::Receiver<Arc<Fleet>>, FileBackends),
 ) -> anyhow::Result<()> {
     let metrics = bus::Metrics::default();
     metrics.register(registry)?;
@@ -216,6 +220,7 @@ fn join_bus(
         region,
         store: store.clone(),
         fleet: fleet.clone(),
+        file,
     };
     let announcements = deps.build()?;
     spawner.spawn("announcements", announcements.run(spawner.drain()));

@@ -45,6 +45,7 @@ impl Gateway {
             (edge_listener.local_addr()?, admin_listener.local_addr()?);
 
         let background = lifecycle.background();
+        let file = config.telemetry.file_backends();
         let store = config.telemetry.open_store(&registry)?;
         let telemetry = config.telemetry.build(telemetry::Deps {
             registry: registry.clone(),
@@ -59,6 +60,7 @@ impl Gateway {
                 store,
                 fleet: fleet.clone(),
                 members: telemetry.hub().members(),
+                file,
             };
             telemetry::process::serve_admin_api(config, deps, &background).await?;
         }

@@ -51,6 +51,7 @@ impl Region {
             store: Arc::new(MemoryStore::new(Limits::default()).unwrap()),
             fleet: fleet.subscribe(),
             members: members.subscribe(),
+            file: telemetry::FileBackends::default(),
         };
         let admin = Config::new(raw).unwrap().unwrap().build(deps).unwrap();
         let listener = lifecycle::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
