@@ -32,7 +32,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("proto", &["domain", "replication"]),
     ("rpc", &["settings", "lifecycle"]),
     ("session", &["domain", "settings", "lifecycle", "replication", "proto", "rpc"]),
-    ("config-feed", &["domain", "replication", "proto", "instrumentation", "lifecycle"]),
+    ("config-feed", &["domain", "replication", "proto", "instrumentation", "lifecycle", "rpc"]),
     // What every process does alike.
     (
         "launch",

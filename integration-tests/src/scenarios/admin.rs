@@ -64,6 +64,7 @@ pub async fn run(schemathesis: &Path, examples: u32) -> anyhow::Result<Report> {
         store: Arc::new(MemoryStore::new(Limits::default())?),
         fleet: fleet.subscribe(),
         members: members.subscribe(),
+        file: telemetry::FileBackends::default(),
     })?;
     let listener = lifecycle::bind("127.0.0.1:0".parse()?).await?;
     let url = format!("http://{}", listener.local_addr()?);

@@ -261,6 +261,7 @@ impl Client {
 async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, name_taken: IntGauge, drain: Drain) {
     let mut ticks = tokio::time::interval(RENEW_CHECK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_refused = false;
     loop {
         tokio::select! {
             () = drain.signaled() => break,
@@ -274,13 +275,19 @@ async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, name_taken: IntGauge,
         match answer {
             Ok(list) => {
                 name_taken.set(0);
+                is_refused = false;
                 roll.renewed(list, lifecycle::monotonic());
             }
+            // Both are told once: only people can change it.
             Err(error @ FeedError::NameTaken) => {
                 if name_taken.get() == 0 {
                     tracing::error!(%error, "this process is no member of its region");
                 }
                 name_taken.set(1);
+            }
+            Err(error @ FeedError::Refused(_)) if !is_refused => {
+                is_refused = true;
+                tracing::error!(%error, "this process is no member of its region");
             }
             Err(error) => tracing::debug!(%error, "the member lease was not renewed"),
         }

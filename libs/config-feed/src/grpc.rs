@@ -11,8 +11,10 @@ use futures_util::{StreamExt, stream};
 use proto::control::v1 as wire;
 use proto::control::v1::control_client::ControlClient;
 use replication::{MemberList, Process, Renew};
+use rpc::Fingerprint;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
 use crate::{ConfigFeed, Event, FeedError, Position, wire as events};
 
@@ -23,11 +25,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// of adapters may be larger.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
+/// The header of a call that shows the region's secret: its fingerprint. It is no part of the
+/// messages, so those of version 1 stay what they are, and who does not know it passes it over.
+const REGION: &str = "warmpath-region-bin";
+
 /// Telemetry over a channel.
 #[derive(Clone, Debug)]
 pub struct GrpcFeed {
     client: ControlClient<Channel>,
     process: Option<Process>,
+    region: Option<Fingerprint>,
 }
 
 impl GrpcFeed {
@@ -35,18 +42,33 @@ impl GrpcFeed {
     /// says who watches, for logs.
     pub fn new(channel: Channel, process: Option<Process>) -> Self {
         let client = ControlClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Self { client, process }
+        Self { client, process, region: None }
+    }
+
+    /// Shows telemetry that this process has its region's secret.
+    #[must_use]
+    pub fn of_region(self, region: Fingerprint) -> Self {
+        Self { region: Some(region), ..self }
+    }
+
+    fn call<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(region) = &self.region {
+            let value = MetadataValue::from_bytes(region.as_bytes());
+            request.metadata_mut().insert_bin(REGION, value);
+        }
+        request
     }
 }
 
 impl ConfigFeed for GrpcFeed {
     fn watch(&self, from: Position) -> BoxStream<'static, Result<Event, FeedError>> {
         let mut client = self.client.clone();
-        let request = wire::WatchRequest {
+        let request = self.call(wire::WatchRequest {
             process: self.process.as_ref().map(Into::into),
             store: from.store.to_string(),
             revision: from.revision,
-        };
+        });
         let opened = async move {
             match client.watch(request).await {
                 Ok(response) => Events { frames: Some(response.into_inner()), ..Events::default() },
@@ -65,12 +87,12 @@ impl ConfigFeed for GrpcFeed {
 
     fn renew(&self, renew: Renew) -> BoxFuture<'_, Result<Option<MemberList>, FeedError>> {
         let mut client = self.client.clone();
+        let mut request = self.call(wire::RenewRequest {
+            member: Some((&renew.member).into()),
+            known: Some(renew.known.into()),
+        });
+        request.set_timeout(ANSWER_WITHIN);
         Box::pin(async move {
-            let mut request = tonic::Request::new(wire::RenewRequest {
-                member: Some((&renew.member).into()),
-                known: Some(renew.known.into()),
-            });
-            request.set_timeout(ANSWER_WITHIN);
             let reply = client.renew(request).await.map_err(|status| match status.code() {
                 Code::AlreadyExists => FeedError::NameTaken,
                 _ => unreachable(&status),
@@ -82,10 +104,9 @@ impl ConfigFeed for GrpcFeed {
 
     fn leave(&self, process: Process) -> BoxFuture<'_, Result<(), FeedError>> {
         let mut client = self.client.clone();
+        let mut request = self.call(wire::LeaveRequest { process: Some((&process).into()) });
+        request.set_timeout(ANSWER_WITHIN);
         Box::pin(async move {
-            let process = Some((&process).into());
-            let mut request = tonic::Request::new(wire::LeaveRequest { process });
-            request.set_timeout(ANSWER_WITHIN);
             client.leave(request).await.map_err(|status| unreachable(&status))?;
             Ok(())
         })
@@ -93,6 +114,9 @@ impl ConfigFeed for GrpcFeed {
 }
 
 fn unreachable(status: &Status) -> FeedError {
+    if matches!(status.code(), Code::PermissionDenied | Code::FailedPrecondition) {
+        return FeedError::Refused(status.message().to_owned());
+    }
     FeedError::Unreachable(match status.code() {
         Code::Unknown | Code::Unavailable | Code::Internal => status.message().to_owned(),
         code => format!("{code:?}: {}", status.message()),

@@ -15,7 +15,7 @@ use replication::{MemberList, Process, Registrar, Renew};
 use tokio::sync::{broadcast, watch};
 
 use crate::observed::Observed;
-use crate::{CARRIED, Document, Event, FeedError, Heartbeat, Position, wire};
+use crate::{CARRIED, Document, Event, Heartbeat, Position, Refusal, refusal, wire};
 
 /// How often watchers hear something although nothing happens.
 pub const HEARTBEAT_EVERY: Duration = Duration::from_millis(250);
@@ -167,10 +167,15 @@ impl Hub {
     /// Grants or renews a member's lease.
     ///
     /// # Errors
-    /// [`FeedError::NameTaken`]: another process of that name, which began later, holds it. It is
-    /// logged once for each that asks.
-    pub fn renew(&self, renew: Renew, now: Moment) -> Result<Option<MemberList>, FeedError> {
+    /// It is not one that others could go by; nothing is changed then. Or
+    /// [`Refusal::NameTaken`]: another process of that name, which began later, holds the lease.
+    /// That is logged once for each that asks.
+    pub fn renew(&self, renew: Renew, now: Moment) -> Result<Option<MemberList>, Refusal> {
+        refusal::check(&renew.member)?;
         let mut state = self.state.lock();
+        if let Some(objection) = state.registrar.objection(&renew) {
+            return Err(objection.into());
+        }
         let process = renew.member.process.clone();
         let answer = state.registrar.renew(renew, now);
         self.publish(state.registrar.list().clone());
@@ -186,7 +191,7 @@ impl Hub {
                 "two processes have this member.id: the one that began first is not on the list"
             );
         }
-        Err(FeedError::NameTaken)
+        Err(Refusal::NameTaken)
     }
 
     /// A member goes.

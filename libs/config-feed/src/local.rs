@@ -30,7 +30,7 @@ impl ConfigFeed for LocalFeed {
 
     fn renew(&self, renew: Renew) -> BoxFuture<'_, Result<Option<MemberList>, FeedError>> {
         let answer = self.0.renew(renew, lifecycle::monotonic());
-        Box::pin(async move { answer })
+        Box::pin(async move { Ok(answer?) })
     }
 
     fn leave(&self, process: Process) -> BoxFuture<'_, Result<(), FeedError>> {

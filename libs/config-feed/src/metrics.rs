@@ -1,7 +1,9 @@
 //! Series of a client.
 
 use prometheus::core::Collector;
-use prometheus::{Gauge, IntCounter, IntGauge, Registry};
+use prometheus::{Gauge, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+
+use crate::Refusal;
 
 /// The series of a client. `Default` gives unregistered ones.
 #[derive(Clone, Debug)]
@@ -39,6 +41,38 @@ impl Default for Metrics {
                 "1 while another process is the member that this one's name stands for.",
             ),
         }
+    }
+}
+
+/// Calls that telemetry refused, by reason. `Default` gives unregistered ones.
+#[derive(Clone, Debug)]
+pub struct Refusals(IntCounterVec);
+
+impl Default for Refusals {
+    fn default() -> Self {
+        let opts = Opts::new(
+            "warmpath_telemetry_member_refusals_total",
+            "Calls of edges and routers that were refused.",
+        );
+        let refusals = IntCounterVec::new(opts, &["reason"]).expect("the name is valid");
+        for refusal in Refusal::ALL {
+            refusals.with_label_values(&[refusal.as_str()]);
+        }
+        Self(refusals)
+    }
+}
+
+impl Refusals {
+    /// Adds the series to a registry.
+    ///
+    /// # Errors
+    /// The registry already holds it.
+    pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.0.clone()))
+    }
+
+    pub(crate) fn count(&self, refusal: Refusal) {
+        self.0.with_label_values(&[refusal.as_str()]).inc();
     }
 }
 

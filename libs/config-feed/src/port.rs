@@ -15,7 +15,7 @@ pub trait ConfigFeed: Send + Sync + 'static {
     /// Holds the caller's lease. The list, where the caller's is older.
     ///
     /// # Errors
-    /// Telemetry is not in reach.
+    /// Telemetry is not in reach, or does not take the caller as a member.
     fn renew(&self, renew: Renew) -> BoxFuture<'_, Result<Option<MemberList>, FeedError>>;
 
     /// The caller stops, and says so.

@@ -84,12 +84,13 @@ impl EmbeddedStore {
     /// all of the index: some tens of milliseconds. It blocks; call it before serving.
     ///
     /// # Errors
-    /// [`StoreError::Locked`], [`StoreError::Damaged`], [`StoreError::Newer`],
-    /// [`StoreError::Io`]. Nothing is lost by any of them.
+    /// [`StoreError::Locked`], [`StoreError::Missing`], [`StoreError::Damaged`],
+    /// [`StoreError::Newer`], [`StoreError::Io`]. Nothing is lost by any of them.
     pub fn open(config: EmbeddedConfig, metrics: Metrics) -> Result<Self, StoreError> {
         open::prepare(&config.folder)?;
         let lock = lock::Lock::take(&config.folder.join("lock"))?;
         let disk = Box::new(disk::Folder::new(&config.folder));
+        open::refuse_lost_journal(&config.folder, &*disk)?;
         let rules = journal::Rules {
             limits: config.limits,
             segment_bytes: config.segment_bytes,
@@ -119,9 +120,9 @@ impl EmbeddedStore {
         }
         let ledger = replay.ledger;
         let (revision, floor) = (ledger.revision(), ledger.floor());
-        let index = open::index(folder, journal.id(), &replay.states, revision, &metrics)?;
+        let index = open::index(folder, journal.id(), &replay.states, revision, &metrics);
         let id = journal.id();
-        let shared = Arc::new(Shared::new(Box::new(index), revision, floor));
+        let shared = Arc::new(Shared::new(index, revision, floor));
         let (commands, queue) = mpsc::channel(QUEUE);
         let writer = writer::Writer {
             journal,

@@ -58,7 +58,7 @@ pub enum StoreError {
     /// it is read only. The failed change may be there then, or not.
     #[error("the store takes no more changes until the process is started again: {0}")]
     Broken(String),
-    /// The index failed and could not be made anew. Changes are still taken.
+    /// The index failed, and the journal cannot be read to make another. Changes are still taken.
     #[error("the index of the store failed: {0}")]
     Index(String),
     /// The store was closed.
@@ -83,6 +83,18 @@ pub enum StoreError {
         reason: String,
         /// What can be done.
         advice: String,
+    },
+    /// The folder was a store's, and has no journal any more. Nothing was changed.
+    #[error(
+        "{} has no journal, yet it has {trace}: the journal was moved or removed. Put its files \
+         (journal-*.log) back, or restore the folder from a backup; for a new, empty store name an \
+         empty folder", .folder.display()
+    )]
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+        /// What tells that there was one.
+        trace: String,
     },
     /// The journal was written by a later version.
     #[error("{} was written by a later version ({found}): use that version", .path.display())]

@@ -15,6 +15,7 @@ pub struct Metrics {
     pub(crate) changes: IntCounter,
     pub(crate) torn_bytes: IntCounter,
     pub(crate) index_rebuilds: IntCounter,
+    pub(crate) index_on_disk: IntGauge,
     pub(crate) compactions: IntCounter,
 }
 
@@ -43,6 +44,10 @@ impl Default for Metrics {
                 "warmpath_store_index_rebuilds_total",
                 "Times that the index was made anew from the journal.",
             ),
+            index_on_disk: gauge(
+                "warmpath_store_index_on_disk",
+                "1 if the index is on disk, 0 if it had to be made in memory.",
+            ),
             compactions: counter(
                 "warmpath_store_compactions_total",
                 "Times that a new segment of the journal was begun.",
@@ -65,9 +70,10 @@ impl Metrics {
     /// # Errors
     /// It has one of these names.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let gauges = [&self.revision, &self.writable, &self.journal_bytes, &self.document_bytes];
+        let (sizes, index) = ([&self.journal_bytes, &self.document_bytes], &self.index_on_disk);
+        let gauges = [&self.revision, &self.writable, index].into_iter().chain(sizes);
         let counters = [&self.changes, &self.torn_bytes, &self.index_rebuilds, &self.compactions];
-        let gauges = gauges.into_iter().map(|g| Box::new(g.clone()) as Box<dyn Collector>);
+        let gauges = gauges.map(|g| Box::new(g.clone()) as Box<dyn Collector>);
         let counters = counters.into_iter().map(|c| Box::new(c.clone()) as Box<dyn Collector>);
         for collector in gauges.chain(counters) {
             registry.register(collector)?;

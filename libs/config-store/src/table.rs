@@ -37,6 +37,18 @@ pub(crate) struct MemoryTable {
     revisions: BTreeMap<Revision, Key>,
 }
 
+impl MemoryTable {
+    /// A table of these states.
+    pub(crate) fn holding<'a>(states: impl Iterator<Item = &'a Entry>) -> Self {
+        let mut table = Self::default();
+        for entry in states {
+            table.revisions.insert(entry.revision, entry.key.clone());
+            table.entries.insert(entry.key.clone(), entry.clone());
+        }
+        table
+    }
+}
+
 impl Table for MemoryTable {
     fn get(&self, key: &Key) -> Result<Option<Entry>, TableFault> {
         Ok(self.entries.get(key).cloned())

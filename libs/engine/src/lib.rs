@@ -22,6 +22,10 @@ use domain::{CacheConfig, EngineKind, LoadSample, Moment};
 
 pub use detect::detect;
 
+/// Ranks of one backend that are read: they are 0 to this less one. Engines of today have some
+/// tens; each costs memory and series everywhere, and a page has room for tens of thousands.
+pub const MAX_RANKS: u16 = 256;
+
 /// What a metrics page says of one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankReading {
@@ -47,6 +51,26 @@ pub enum EngineError {
     Tokens(String),
 }
 
+/// Series of running requests on a page that are of no rank that is read.
+pub fn left_out(engine: EngineKind, page: &metrics::Page<'_>) -> u32 {
+    let (name, label) = match engine {
+        EngineKind::Vllm => (vllm::RUNNING[0], vllm::RANK),
+        EngineKind::Sglang => (sglang::RUNNING, sglang::RANK),
+        EngineKind::LlamaCpp | EngineKind::Other => return 0,
+    };
+    let odd = page.named(name).filter(|sample| rank(sample, label).is_none()).count();
+    u32::try_from(odd).unwrap_or(u32::MAX)
+}
+
+/// The rank of a series; one without the label comes from an engine that has one rank. `None` for
+/// what is no rank, or one too many.
+fn rank(sample: &metrics::Sample<'_>, label: &str) -> Option<u16> {
+    match sample.label(label) {
+        None => Some(0),
+        Some(rank) => rank.parse().ok().filter(|rank| *rank < MAX_RANKS),
+    }
+}
+
 /// Names of every metric that [`read`] reads, of any engine.
 pub fn load_metrics() -> impl Iterator<Item = &'static str> + Clone {
     let vllm = vllm::METRICS.iter().flat_map(|names| names.iter());
@@ -54,7 +78,8 @@ pub fn load_metrics() -> impl Iterator<Item = &'static str> + Clone {
     vllm.chain(sglang).chain(llama_cpp::METRICS).copied()
 }
 
-/// Reads the page of an engine of the given kind, one reading per rank, by rank. Empty if the
+/// Reads the page of an engine of the given kind, one reading per rank, by rank, of the first
+/// [`MAX_RANKS`]. Empty if the
 /// page is not one of that engine's, and for engines whose metrics are not known.
 pub fn read(engine: EngineKind, page: &metrics::Page<'_>, at: Moment) -> Vec<RankReading> {
     match engine {

@@ -10,15 +10,20 @@ use crate::EngineError;
 
 /// Entries kept of one list. An engine serves a model and its adapters; each costs a pool and some
 /// hundred series.
-pub const MAX_MODELS: usize = 1_000;
+pub const MAX_MODELS: usize = 500;
+
+/// Longest name of a model, in bytes: it is a label of all those series.
+pub const MAX_ID_BYTES: usize = 256;
 
 /// What an engine serves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelList {
     /// The models, in the engine's order, each name once.
     pub models: Vec<ServedModel>,
-    /// Entries that could not be read, or were too many.
+    /// Entries that could not be read.
     pub undecoded: u32,
+    /// Entries whose name is too long or no printable text, or that were too many.
+    pub left_out: u32,
 }
 
 #[derive(Deserialize)]
@@ -73,17 +78,29 @@ pub fn parse(json: &[u8]) -> Result<ModelList, EngineError> {
     let mut origins = Vec::new();
     for raw in list.data {
         match entry(raw) {
-            Some((model, origin)) if read.models.len() < MAX_MODELS => {
-                if seen.insert(model.id.clone()) {
-                    read.models.push(model);
-                    origins.push(origin);
-                }
+            Some((model, _)) if seen.contains(&model.id) => {}
+            Some((model, origin))
+                if read.models.len() < MAX_MODELS && is_name(model.id.as_str()) =>
+            {
+                seen.insert(model.id.clone());
+                read.models.push(model);
+                origins.push(origin);
             }
-            _ => read.undecoded = read.undecoded.saturating_add(1),
+            Some(_) => read.left_out = read.left_out.saturating_add(1),
+            None => read.undecoded = read.undecoded.saturating_add(1),
         }
     }
     find_bases(&mut read.models, &origins);
     Ok(read)
+}
+
+/// Whether a name can be a label and part of a log line: short, and nothing in it that is not seen.
+fn is_name(id: &str) -> bool {
+    let hidden = |c: char| {
+        let code = u32::from(c);
+        matches!(code, 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f | 0xfeff)
+    };
+    id.len() <= MAX_ID_BYTES && !id.chars().any(|c| c.is_control() || hidden(c))
 }
 
 fn entry(raw: &RawValue) -> Option<(ServedModel, Origin)> {

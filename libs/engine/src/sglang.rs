@@ -11,12 +11,15 @@ use domain::{CacheConfig, LoadSample, Moment};
 use serde::Deserialize;
 
 use crate::metrics::{Page, Sample};
-use crate::{EngineError, RankReading};
+use crate::{EngineError, MAX_RANKS, RankReading};
 
 /// What every metric of SGLang's begins with.
 pub const PREFIX: &str = "sglang:";
 
-const RUNNING: &str = "sglang:num_running_reqs";
+/// The label that tells ranks apart.
+pub(crate) const RANK: &str = "dp_rank";
+
+pub(crate) const RUNNING: &str = "sglang:num_running_reqs";
 const WAITING: &str = "sglang:num_queue_reqs";
 const TOKEN_USAGE: &str = "sglang:token_usage";
 const RETRACTED: &str = "sglang:num_retracted_requests_total";
@@ -80,12 +83,8 @@ fn total(page: &Page<'_>, name: &str) -> Option<f64> {
     values.map(|value| value.max(0.0)).reduce(|a, b| a + b)
 }
 
-/// The rank of a series; one without the label comes from an engine that has one rank.
 fn rank(sample: &Sample<'_>) -> Option<u16> {
-    match sample.label("dp_rank") {
-        None => Some(0),
-        Some(rank) => rank.parse().ok(),
-    }
+    crate::rank(sample, RANK)
 }
 
 fn caches(page: &Page<'_>) -> BTreeMap<u16, CacheConfig> {
@@ -121,8 +120,10 @@ fn cache(page_size: u32, pages: u32) -> Option<CacheConfig> {
 pub struct ServerInfo {
     /// The cache of each of its ranks.
     pub cache: Option<CacheConfig>,
-    /// Its data-parallel ranks, at least one.
+    /// Its data-parallel ranks: at least one, and [`MAX_RANKS`] at most.
     pub ranks: u16,
+    /// Ranks beyond those.
+    pub left_out: u16,
     /// Whether it reports cached tokens (`--enable-cache-report`), where it tells.
     pub reports_cached_tokens: Option<bool>,
 }
@@ -159,9 +160,11 @@ pub fn server_info(json: &[u8]) -> Result<ServerInfo, EngineError> {
     let size = info.page_size.unwrap_or(1).max(1);
     let told = info.max_total_num_tokens.and_then(|tokens| cache(size, tokens / size));
     let prefix_caching = !info.disable_radix_cache.unwrap_or(false);
+    let ranks = info.dp_size.unwrap_or(1);
     Ok(ServerInfo {
         cache: told.map(|cache| CacheConfig { prefix_caching, ..cache }),
-        ranks: info.dp_size.unwrap_or(1).max(1),
+        ranks: ranks.clamp(1, MAX_RANKS),
+        left_out: ranks.saturating_sub(MAX_RANKS),
         reports_cached_tokens: info.enable_cache_report,
     })
 }

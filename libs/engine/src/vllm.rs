@@ -12,7 +12,10 @@ use crate::metrics::{Page, Sample};
 /// What every metric of vLLM's begins with.
 pub const PREFIX: &str = "vllm:";
 
-const RUNNING: &[&str] = &["vllm:num_requests_running"];
+/// The label that tells ranks apart.
+pub(crate) const RANK: &str = "engine";
+
+pub(crate) const RUNNING: &[&str] = &["vllm:num_requests_running"];
 const WAITING: &[&str] = &["vllm:num_requests_waiting"];
 const KV_USAGE: &[&str] = &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"];
 const PREEMPTIONS: &[&str] = &["vllm:num_preemptions_total", "vllm:num_preemptions"];
@@ -93,12 +96,8 @@ fn sums(page: &Page<'_>, names: &[&str]) -> BTreeMap<u16, f64> {
     by_rank
 }
 
-/// The rank of a series; one without the label comes from an engine that has one rank.
 fn rank(sample: &Sample<'_>) -> Option<u16> {
-    match sample.label("engine") {
-        None => Some(0),
-        Some(engine) => engine.parse().ok(),
-    }
+    crate::rank(sample, RANK)
 }
 
 fn caches(page: &Page<'_>) -> BTreeMap<u16, CacheConfig> {

@@ -14,9 +14,6 @@ use settings::{Redacted, SecretRef, SettingsError};
 
 use crate::sections::read_secret;
 
-/// Longest id of a member, in bytes. It is part of subjects and of metrics.
-const MAX_ID_BYTES: usize = 64;
-
 /// Section `[member]`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -41,8 +38,8 @@ impl MemberConfig {
     /// A part is absent or no name. The key is that of the whole file.
     pub fn new(raw: RawMember) -> Result<Self, SettingsError> {
         let RawMember { id, telemetry } = raw;
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        if id.is_empty() || id.len() > MAX_ID_BYTES || !id.chars().all(plain) {
+        let id = MemberId::new(id);
+        if !id.is_plain() {
             let message = "a name of 1 to 64 letters, digits, `-` and `_` is needed, which no \
                            other process of the region has";
             return Err(SettingsError::new("member.id", message));
@@ -51,7 +48,7 @@ impl MemberConfig {
             let message = "the address of telemetry's gRPC port is needed, as http://HOST:PORT";
             return Err(SettingsError::new("member.telemetry", message));
         }
-        Ok(Self { id: MemberId::new(id), telemetry })
+        Ok(Self { id, telemetry })
     }
 
     /// This life of the process. Incarnations grow with the time of start.
@@ -61,7 +58,8 @@ impl MemberConfig {
         Process { id: self.id.clone(), incarnation: Incarnation(millis) }
     }
 
-    /// Follows telemetry from now on, and holds a member's lease there.
+    /// Follows telemetry from now on, and holds a member's lease there. `region` shows telemetry
+    /// that this process has the region's secret.
     ///
     /// # Errors
     /// The address cannot be called, or a metric's name is taken.
@@ -69,14 +67,14 @@ impl MemberConfig {
         &self,
         me: &Process,
         (role, address): (Role, &str),
-        client: &ClientConfig,
+        (client, region): (&ClientConfig, Fingerprint),
         (registry, spawner): (&Registry, TaskSpawner),
     ) -> anyhow::Result<Feed> {
         let channel = client.channel(&self.telemetry)?;
         let metrics = Metrics::default();
         metrics.register(registry)?;
         let member = Member { process: me.clone(), role, address: address.into() };
-        let feed = Arc::new(GrpcFeed::new(channel, Some(me.clone())));
+        let feed = Arc::new(GrpcFeed::new(channel, Some(me.clone())).of_region(region));
         let deps = ClientDeps { feed, spawner, metrics, member: Some(member) };
         Ok(Client::new(deps).start())
     }

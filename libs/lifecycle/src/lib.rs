@@ -18,6 +18,7 @@ mod panics;
 mod readiness;
 mod shutdown;
 mod tasks;
+mod throttle;
 
 pub use accept::Acceptor;
 /// Routes of a port for operators.
@@ -30,3 +31,4 @@ pub use panics::log_panics;
 pub use readiness::Readiness;
 pub use shutdown::{Lifecycle, ShutdownOutcome, Stop};
 pub use tasks::{Drain, TaskHandle, TaskSpawner};
+pub use throttle::Throttle;

@@ -133,7 +133,9 @@ pub use fallback::{FallbackChoice, FallbackRank, OwnDecisions};
 pub use holdings::{Holdings, RESUME_BATCH, Use};
 pub use leases::{Lease, LeaseBook, LeaseChange, LeaseKey, Phase, RankLoad};
 pub use member::{Epoch, Member, MemberId, MemberList, Process, Role};
-pub use membership::{MEMBER_LEASE, Membership, RENEW_EVERY, Registrar, Renew, Standing};
+pub use membership::{
+    MEMBER_LEASE, MOST_MEMBERS, Membership, Objection, RENEW_EVERY, Registrar, Renew, Standing,
+};
 pub use message::{Heartbeat, MessageOf, Output, OutputOf, PoolMessage, ResyncReason, To};
 pub use ownership::{PoolId, Reign, Stream, order};
 pub use pool::{CLAIM_WAIT, Pool};

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use domain::Incarnation;
 
+/// Longest name of a member, in bytes.
+const MAX_ID_BYTES: usize = 64;
+
 /// A service of the region by the operator's name for it. It stays the same over restarts, so
 /// that a router comes back to the pools it had.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,6 +22,13 @@ impl MemberId {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether the name is one that a member may have: 1 to 64 letters, digits, `-` and `_`. It is
+    /// part of subjects, of metrics and of log lines.
+    pub fn is_plain(&self) -> bool {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        (1..=MAX_ID_BYTES).contains(&self.0.len()) && self.0.bytes().all(plain)
     }
 }
 

@@ -24,6 +24,15 @@ pub const RENEW_EVERY: Duration = Duration::from_millis(900);
 /// [`RENEW_EVERY`] apart. Otherwise the list would shrink to whoever renewed last.
 const SILENCE: Duration = Duration::from_millis(1500);
 
+/// Members at a time. A region has some hundreds.
+pub const MOST_MEMBERS: usize = 1000;
+
+/// How far above its own start's term telemetry follows one that a member knows. Terms are
+/// milliseconds since 1970: an earlier start's clock may have been wrong by some thirty years. A
+/// term further ahead was never ours, and to follow it would wrap the count, or leave a later
+/// start behind for good.
+const MOST_AHEAD: u64 = 1 << 40;
+
 /// A member asks telemetry for its lease, or to keep it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renew {
@@ -31,6 +40,15 @@ pub struct Renew {
     pub member: Member,
     /// The epoch of the list it goes by.
     pub known: Epoch,
+}
+
+/// Why a renewal is not to be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objection {
+    /// The member knows a list that no start of telemetry can have issued.
+    ForeignEpoch,
+    /// There are [`MOST_MEMBERS`] others.
+    Full,
 }
 
 /// Telemetry's side: grants and ends leases, and makes the list of them.
@@ -41,6 +59,8 @@ pub struct Renew {
 /// the same.
 #[derive(Debug)]
 pub struct Registrar {
+    /// The term of this start, before any was raised.
+    start: u64,
     epoch: Epoch,
     members: BTreeMap<MemberId, Holder>,
     /// Whether members differ from the list that was published last.
@@ -69,9 +89,11 @@ enum Gathering {
 
 impl Registrar {
     /// A start of telemetry. `term` must be above that of every earlier start: a stored count
-    /// of starts, or the wall clock. As a guard, it is raised above any that a member knows.
+    /// of starts, or the wall clock. As a guard, it is raised above any that a member knows, if
+    /// that can have been ours.
     pub fn new(term: u64, now: Moment) -> Self {
         Self {
+            start: term,
             epoch: Epoch { term, number: 0 },
             members: BTreeMap::new(),
             changed: false,
@@ -81,12 +103,24 @@ impl Registrar {
         }
     }
 
-    /// Grants or renews a lease. Returns the list for the asker where it has another; an
-    /// earlier process of a member that was seen is refused.
+    /// Why a renewal should not be granted, if anything speaks against it.
+    pub fn objection(&self, renew: &Renew) -> Option<Objection> {
+        if renew.known.term > self.start.saturating_add(MOST_AHEAD) {
+            return Some(Objection::ForeignEpoch);
+        }
+        let is_new = !self.members.contains_key(&renew.member.process.id);
+        (is_new && self.members.len() >= MOST_MEMBERS).then_some(Objection::Full)
+    }
+
+    /// Grants or renews a lease, unless there is an [objection](Self::objection). Returns the list
+    /// for the asker where it has another; an earlier process of a member that was seen is refused.
     pub fn renew(&mut self, renew: Renew, now: Moment) -> Option<MemberList> {
+        if self.objection(&renew).is_some() {
+            return None;
+        }
         if renew.known > self.epoch {
             // Not one of ours: a term was given twice, or the clock it came from went back.
-            self.epoch = Epoch { term: renew.known.term + 1, number: 0 };
+            self.epoch = Epoch { term: renew.known.term.saturating_add(1), number: 0 };
             self.changed = true;
         }
         // Before the asker is let in: it may be the first that is heard again.

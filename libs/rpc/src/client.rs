@@ -81,18 +81,33 @@ impl ClientConfig {
     }
 }
 
+/// What an address of a peer looks like.
+const FORM: &str = "http://HOST:PORT or https://HOST:PORT is allowed";
+
+/// Longest address, in bytes: a name of the DNS has at most 253.
+const MAX_ADDRESS_BYTES: usize = 280;
+
+/// Whether a peer's address is of the form `http://HOST:PORT` or `https://HOST:PORT`. Whether it
+/// may be called is up to the caller's certificates.
+pub fn is_address(address: &str) -> bool {
+    parse(address).is_some_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")))
+}
+
+fn parse(address: &str) -> Option<Uri> {
+    let uri: Uri = address.parse().ok().filter(|_| address.len() <= MAX_ADDRESS_BYTES)?;
+    let has_port = uri.host().is_some_and(|host| !host.is_empty()) && uri.port_u16().is_some();
+    let is_bare = uri.path_and_query().is_none_or(|path| path == "/") && !address.contains('@');
+    (has_port && is_bare).then_some(uri)
+}
+
 /// Checks a peer's address.
 pub(crate) fn check_address(
     address: &str,
     encrypted: bool,
     allow_plaintext: bool,
 ) -> Result<Uri, &'static str> {
-    const FORM: &str = "http://HOST:PORT or https://HOST:PORT is allowed";
-    let uri: Uri = address.parse().map_err(|_| FORM)?;
-    let (Some(host), Some(_)) = (uri.host(), uri.port()) else { return Err(FORM) };
-    if uri.path_and_query().is_some_and(|path| path != "/") || address.contains('@') {
-        return Err(FORM);
-    }
+    let uri = parse(address).ok_or(FORM)?;
+    let host = uri.host().unwrap_or_default();
     match (uri.scheme_str(), encrypted) {
         (Some("https"), true) => Ok(uri),
         (Some("https"), false) => Err("https needs tls.cert, tls.key and tls.ca"),

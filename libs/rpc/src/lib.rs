@@ -34,7 +34,7 @@ pub mod https;
 mod metrics;
 mod server;
 
-pub use client::ClientConfig;
+pub use client::{ClientConfig, is_address};
 pub use config::{RawClientConfig, RawServerConfig, RawTls, ServerConfig};
 pub use error::{Error, explain};
 pub use fingerprint::Fingerprint;

@@ -72,12 +72,15 @@ async fn once(
     };
     let size = message.encoded_len();
     if size > rpc::MAX_MESSAGE_BYTES {
-        tracing::warn!(
-            request.id = route.request.as_str(),
-            bytes = size,
-            limit = rpc::MAX_MESSAGE_BYTES,
-            "a prompt's keys are more than a message may hold"
-        );
+        if let Some(held_back) = shared.lines.pass() {
+            tracing::warn!(
+                request.id = route.request.as_str(),
+                bytes = size,
+                limit = rpc::MAX_MESSAGE_BYTES,
+                held_back,
+                "a prompt's keys are more than a message may hold"
+            );
+        }
         return Err(rejected(RejectReason::TooLarge));
     }
     match asking.run(message).await {

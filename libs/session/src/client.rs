@@ -7,7 +7,7 @@ use std::time::Duration;
 use domain::{
     BoxFuture, BoxStream, Decision, Fleet, ModelId, Moment, Rejected, Report, Route, RoutingClient,
 };
-use lifecycle::TaskSpawner;
+use lifecycle::{TaskSpawner, Throttle};
 use parking_lot::Mutex;
 use proto::Reported;
 use proto::routing::v1::edge_message::Kind;
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) alone_at: Mutex<Option<Moment>>,
     /// A stream was opened: who waits for one may try again.
     pub(crate) opened: Notify,
+    /// Lines about what routers say that is of no use.
+    pub(crate) lines: Throttle,
 }
 
 /// The pools of all names that are served, by one state of the fleet.
@@ -84,6 +86,7 @@ impl SessionClient {
             pools: Mutex::default(),
             alone_at: Mutex::default(),
             opened: Notify::new(),
+            lines: Throttle::default(),
         });
         let list = members.borrow().clone();
         links::set_list(&shared, &list);

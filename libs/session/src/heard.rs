@@ -16,8 +16,11 @@ use crate::state::Answer;
 impl Shared {
     /// A router said something on a stream.
     pub(crate) fn heard(self: &Arc<Self>, stream: &Open, message: Told) {
-        if let Err(error) = self.take(stream, message) {
-            tracing::warn!(router = %stream.router, %error, "a router's message makes no sense");
+        if let Err(error) = self.take(stream, message)
+            && let Some(held_back) = self.lines.pass()
+        {
+            let router = &stream.router;
+            tracing::warn!(%router, %error, held_back, "a router's message makes no sense");
         }
     }
 
@@ -35,7 +38,10 @@ impl Shared {
             Told::NotOwner(not_owner) => self.not_owner(stream, not_owner)?,
             Told::AuditReply(reply) => self.audited(stream, reply)?,
             Told::RouteError(error) => {
-                tracing::error!(router = %stream.router, reason = error.message, "a Route failed");
+                if let Some(held_back) = self.lines.pass() {
+                    let (router, reason) = (&stream.router, &error.message);
+                    tracing::error!(%router, reason, held_back, "a Route failed");
+                }
                 let rejected = crate::ask::rejected(domain::RejectReason::NotTaken);
                 self.state.lock().tell(LeaseId(error.lease), Answer::Rejected(rejected));
             }

@@ -45,7 +45,9 @@ pub(crate) async fn run(shared: Arc<Shared>, router: MemberId, address: Arc<str>
         Ok(channel) => channel,
         Err(error) => {
             shared.metrics.connect_failed("address");
-            tracing::error!(router = %router, %error, "a router cannot be called");
+            if let Some(held_back) = shared.lines.pass() {
+                tracing::error!(router = %router, %error, held_back, "a router cannot be called");
+            }
             return;
         }
     };
@@ -109,7 +111,10 @@ async fn attempt(shared: &Arc<Shared>, router: &MemberId, channel: Channel) -> E
         }
         Some(Told::Refused(Refused { message, .. })) => {
             shared.metrics.connect_failed("refused");
-            tracing::error!(router = %router, reason = message, "a router refuses this edge");
+            if let Some(held_back) = shared.lines.pass() {
+                let reason = message;
+                tracing::error!(router = %router, reason, held_back, "a router refuses this edge");
+            }
             End::Refused
         }
         _ => failed("the answer to the Hello is none"),

@@ -132,7 +132,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let feed = config.member.follow(
         &me,
         (Role::Edge, ""),
-        &config.client,
+        (&config.client, fingerprint(&config.region_secret)),
         (&registry, background.clone()),
     )?;
     let metrics = session::Metrics::default();

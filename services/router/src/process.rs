@@ -129,7 +129,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let feed = config.member.follow(
         &me,
         (Role::Router, server.address()),
-        config.rpc.client(),
+        (config.rpc.client(), fingerprint(&config.region_secret)),
         (&registry, background.clone()),
     )?;
     let bus = config.bus.map(|bus| join_bus(bus, config.region, &registry, &background));

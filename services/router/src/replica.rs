@@ -17,7 +17,7 @@ use std::time::Duration;
 use bus::{Bus, Delivery, MAX_PAYLOAD, Room, Subscription};
 use domain::Moment;
 use futures_core::Stream;
-use lifecycle::{Drain, TaskSpawner};
+use lifecycle::{Drain, TaskSpawner, Throttle};
 use prost::Message as _;
 use proto::WireError;
 use proto::replication::v1;
@@ -78,13 +78,16 @@ struct Shared {
     bus: Option<RegionBus>,
     peers: Peers,
     metrics: Metrics,
+    /// Lines about messages that are not taken.
+    lines: Throttle,
 }
 
 impl Replica {
     pub(crate) fn new(deps: Deps) -> Self {
         let Deps { router, me, fingerprint, client, bus, spawner, metrics } = deps;
         let peers = Peers::new(client, spawner, metrics.copies.dropped.clone());
-        Self(Arc::new(Shared { router, me, fingerprint, bus, peers, metrics }))
+        let lines = Throttle::default();
+        Self(Arc::new(Shared { router, me, fingerprint, bus, peers, metrics, lines }))
     }
 
     /// The gRPC service, for a server of the process.
@@ -223,7 +226,9 @@ impl Shared {
 
     fn malformed(&self, error: &WireError) {
         self.metrics.malformed.inc();
-        tracing::warn!(%error, "a message of another router makes no sense");
+        if let Some(held_back) = self.lines.pass() {
+            tracing::warn!(%error, held_back, "a message of another router makes no sense");
+        }
     }
 
     /// Takes what another router says. What goes by an older list than ours is not taken: its
@@ -272,7 +277,13 @@ impl Replication for Replica {
     ) -> Result<Response<v1::Delivered>, Status> {
         let envelope = request.into_inner();
         if !self.0.fingerprint.matches(&envelope.secret_fingerprint) {
-            tracing::warn!("a router of another region was refused: its region.secret differs");
+            self.0.metrics.malformed.inc();
+            if let Some(held_back) = self.0.lines.pass() {
+                tracing::warn!(
+                    held_back,
+                    "a router of another region was refused: its region.secret differs"
+                );
+            }
             return Err(Status::permission_denied("another region's secret"));
         }
         self.0.hear(envelope, lifecycle::monotonic()).map_err(|error| {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use domain::{Incarnation, Moment};
 use futures_core::Stream;
-use lifecycle::TaskSpawner;
+use lifecycle::{TaskSpawner, Throttle};
 use parking_lot::Mutex;
 use prometheus::Registry;
 use proto::routing::v1::routing_server::{Routing, RoutingServer};
@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     edges: Mutex<HashMap<MemberId, Edge>>,
     spawner: TaskSpawner,
     metrics: Metrics,
+    /// Lines about sessions and messages that are not taken.
+    lines: Throttle,
 }
 
 /// The streams of an edge.
@@ -83,6 +85,7 @@ impl Sessions {
             edges: Mutex::default(),
             spawner,
             metrics,
+            lines: Throttle::default(),
         })))
     }
 

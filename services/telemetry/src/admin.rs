@@ -47,7 +47,7 @@ use tokio::sync::watch;
 use self::api::Api;
 use self::metrics::Metrics;
 use self::problem::{Code, Problem};
-use crate::Error;
+use crate::{Error, FileBackends};
 
 pub use config::{Config, RawConfig, RawToken};
 pub use openapi::document;
@@ -62,6 +62,8 @@ pub struct Deps {
     pub fleet: watch::Receiver<Arc<Fleet>>,
     /// The services of the region.
     pub members: watch::Receiver<MemberList>,
+    /// The backends that are not managed here.
+    pub file: FileBackends,
 }
 
 /// The API, ready to be served.
@@ -76,9 +78,9 @@ impl Config {
     /// # Errors
     /// The registry already holds its metrics.
     pub fn build(self, deps: Deps) -> Result<Admin, Error> {
-        let Deps { registry, store, fleet, members } = deps;
+        let Deps { registry, store, fleet, members, file } = deps;
         let metrics = Metrics::register(&registry)?;
-        let api = Arc::new(Api { store, fleet, members, tokens: self.tokens, metrics });
+        let api = Arc::new(Api { store, fleet, members, file, tokens: self.tokens, metrics });
         let (routes, document) = openapi::routes().split_for_parts();
         let router = routes
             .merge(openapi::served(document))

@@ -26,7 +26,7 @@ use events::{Region, Verdict};
 use prometheus::{IntCounterVec, Opts, Registry};
 use tokio::sync::watch;
 
-use crate::Error;
+use crate::{Error, FileBackends};
 
 pub use desk::Announcements;
 pub use lifetimes::{LONGEST_DRAIN, SHORTEST_DRAIN, SILENT_AFTER};
@@ -46,6 +46,8 @@ pub struct Deps {
     pub store: Arc<dyn ConfigStore>,
     /// What is seen of the backends, to know when a drained one is idle.
     pub fleet: watch::Receiver<Arc<Fleet>>,
+    /// The backends whose names and addresses no engine can take by its own word.
+    pub file: FileBackends,
 }
 
 /// Announcements by what became of them.

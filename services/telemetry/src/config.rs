@@ -14,7 +14,7 @@ use prometheus::Registry;
 use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, Redacted, SecretRef, SettingsError};
 
-use crate::Error;
+use crate::{Error, FileBackends};
 
 /// Shortest interval and time limit that are taken: below it a fleet is only kept busy answering.
 const SHORTEST: Duration = Duration::from_millis(5);
@@ -134,6 +134,11 @@ impl Config {
         refuse_repeats(&backends)?;
         let backends = backends.into_iter().map(Arc::new).collect();
         Ok(Self { timing, backends, credentials: Credentials::new(), store: raw.store })
+    }
+
+    /// The backends of the list, for whoever stores others beside them.
+    pub fn file_backends(&self) -> FileBackends {
+        FileBackends::new(&self.backends)
     }
 
     /// Opens the desired state: the folder that is configured, or one in memory. It blocks for
@@ -277,8 +282,18 @@ impl BackendConfig {
 
     /// The port, given or the scheme's own.
     pub(crate) fn port(&self) -> u16 {
-        self.authority.port_u16().unwrap_or(if self.https { 443 } else { 80 })
+        port(self.https, &self.authority)
     }
+}
+
+/// Host and port of a URL, as [`BackendConfig::endpoint`] has them; `None` if it is no backend's.
+pub(crate) fn endpoint(url: &str) -> Option<(String, u16)> {
+    let (https, authority) = parse_url(url).ok()?;
+    Some((authority.host().to_ascii_lowercase(), port(https, &authority)))
+}
+
+fn port(https: bool, authority: &Authority) -> u16 {
+    authority.port_u16().unwrap_or(if https { 443 } else { 80 })
 }
 
 /// Whether it is HTTPS, and who is behind it.

@@ -8,6 +8,7 @@
 //!
 //! - [`Config`], [`RawConfig`], [`RawBackend`]: `[telemetry]` and `[[backends]]`
 //! - [`Deps`], [`Service`]: what it needs, what it gives
+//! - [`FileBackends`]: names and addresses that no document can have
 //! - `registry`: what should be there; `supervisor`: a prober for each, and no other
 //! - `prober`: the task of one backend; `health`: its state machine; `life`: restarts
 //! - `parity`: our tokens against the engine's
@@ -20,6 +21,7 @@
 pub mod admin;
 pub mod announce;
 pub mod backend_events;
+mod claims;
 mod config;
 mod error;
 mod feed;
@@ -39,6 +41,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 
+pub use claims::FileBackends;
 pub use config::{Config, RawBackend, RawConfig};
 pub use error::Error;
 pub use service::{Deps, Service};

@@ -29,6 +29,7 @@ pub(crate) struct Families {
     metrics_age: GaugeVec,
     network: GaugeVec,
     parity_mismatch: IntGaugeVec,
+    left_out: IntGaugeVec,
     scrape_seconds: Histogram,
     engine: EngineFamilies,
     pub(crate) revision: IntGauge,
@@ -122,6 +123,11 @@ impl Families {
                 "1 if a backend renders or tokenises a model otherwise than its model folder.",
                 &["backend", "model"],
             )?,
+            left_out: int_gauges(
+                "warmpath_telemetry_left_out",
+                "Ranks and models that a backend tells and that are too many, or no names.",
+                &["backend", "what"],
+            )?,
             scrape_seconds,
             engine: EngineFamilies::register(r)?,
             revision: gauge(
@@ -143,6 +149,22 @@ impl Families {
                  they cannot be read.",
             )?,
         })
+    }
+}
+
+/// What an engine may tell too much of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeftOut {
+    Ranks,
+    Models,
+}
+
+impl LeftOut {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ranks => "ranks",
+            Self::Models => "models",
+        }
     }
 }
 
@@ -205,6 +227,15 @@ impl BackendMetrics {
         self.undecoded.inc_by(u64::from(undecoded));
     }
 
+    /// Shows how much of something is left out; returns whether that begins now.
+    pub(crate) fn left_out(&self, what: LeftOut, count: u32) -> bool {
+        let labels = [self.backend.as_str(), what.as_str()];
+        let gauge = self.families.left_out.with_label_values(&labels);
+        let before = gauge.get();
+        gauge.set(i64::from(count));
+        before == 0 && count > 0
+    }
+
     pub(crate) fn restarted(&self) {
         self.restarts.inc();
     }
@@ -250,6 +281,9 @@ impl Drop for BackendMetrics {
         }
         for gauge in [&f.metrics_age, &f.network] {
             let _ = gauge.remove_label_values(&[id]);
+        }
+        for what in [LeftOut::Ranks, LeftOut::Models] {
+            let _ = f.left_out.remove_label_values(&[id, what.as_str()]);
         }
         for model in &self.models {
             self.remove_parity(model);

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bus::{Bus, NatsBus, NatsConfig, RawNatsConfig};
-use config_feed::ControlService;
+use config_feed::{ControlService, Guard};
 use config_store::ConfigStore;
 use domain::Fleet;
 use events::Region;
 use instrumentation::{LogConfig, Registry};
+use launch::region::{fingerprint, shared_secret};
 use launch::sections::{Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models};
 use launch::{Base, Program, Started};
 use lifecycle::{AdminRoutes, TaskSpawner};
-use rpc::{RawServerConfig, ServerConfig};
+use rpc::{Fingerprint, RawServerConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
 use settings::{NamedCredential, SettingsError};
 use tokio::sync::watch;
@@ -23,7 +24,9 @@ use tokio::sync::watch;
 use crate::announce;
 use crate::backend_events::BackendEvents;
 use crate::load_events::LoadEvents;
-use crate::{Config as TelemetryConfig, Deps, RawBackend, RawConfig as RawTelemetry, admin};
+use crate::{
+    Config as TelemetryConfig, Deps, FileBackends, RawBackend, RawConfig as RawTelemetry, admin,
+};
 
 /// What must hold before members are told of the fleet.
 const THE_FLEET_IS_WHOLE: &str = "every backend was probed";
@@ -62,6 +65,8 @@ pub struct Config {
     admin_api: Option<admin::Config>,
     bus: Option<NatsConfig>,
     region: Region,
+    /// What edges and routers have to show; nothing if absent.
+    members_of: Option<Fingerprint>,
     admin: SocketAddr,
     drain_timeout: Duration,
     log: LogConfig,
@@ -81,6 +86,7 @@ impl Program for Telemetry {
         let api = raw.admin_api.served_at().map(|listen| ("admin_api.listen", listen));
         distinct_listeners(&ports.into_iter().chain(api).collect::<Vec<_>>())?;
         let credentials: HashMap<_, _> = settings::resolve_credentials(&raw.credentials)?;
+        let secret = raw.region.secret.as_ref().map(|secret| shared_secret(Some(secret)));
         Ok(Config {
             telemetry: TelemetryConfig::new(raw.telemetry, raw.backends)?
                 .with_credentials(&credentials)?,
@@ -89,6 +95,7 @@ impl Program for Telemetry {
             bus: raw.bus.map(NatsConfig::new).transpose().map_err(|e| e.under("bus"))?,
             region: Region::new(&raw.region.name)
                 .map_err(|e| SettingsError::new("region.name", e.to_string()))?,
+            members_of: secret.transpose()?.as_ref().map(fingerprint),
             admin: raw.admin.listen,
             drain_timeout: raw.admin.drain_timeout.get(),
             log: raw.log,
@@ -116,6 +123,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let listener = lifecycle::bind(config.rpc.listen()).await.context("rpc.listen")?;
     let rpc_address = listener.local_addr()?;
 
+    let file = config.telemetry.file_backends();
     let store = config.telemetry.open_store(&registry)?;
     let telemetry = config.telemetry.build(Deps {
         registry: registry.clone(),
@@ -129,10 +137,11 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         store: store.clone(),
         fleet: fleet.clone(),
         members: hub.members(),
+        file: file.clone(),
     };
     serve_admin_api(config.admin_api, deps, &background).await?;
     if let Some(bus) = config.bus {
-        join_bus(bus, config.region, (&registry, &background), (&store, &fleet))?;
+        join_bus(bus, config.region, (&registry, &background), (&store, &fleet, file))?;
     }
 
     base.readiness.follow(&background, THE_FLEET_IS_WHOLE, whole, |is_whole| *is_whole);
@@ -140,7 +149,9 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let rpc_metrics = rpc::Metrics::default();
     rpc_metrics.register(&registry)?;
     let server = rpc::Server::new(listener, &config.rpc, rpc_metrics)?;
-    let routes = tonic::service::Routes::new(ControlService::new(hub, lifecycle.drain()));
+    let guard = guard(config.members_of, &registry)?;
+    let control = ControlService::new(hub, lifecycle.drain(), guard);
+    let routes = tonic::service::Routes::new(control);
     lifecycle.spawn("rpc", server.serve(routes, lifecycle.drain()));
     tracing::info!(
         rpc.listen = %rpc_address,
@@ -149,6 +160,18 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         "serving"
     );
     Ok(base.serve(AdminRoutes::new()))
+}
+
+/// Who may be a member.
+fn guard(region: Option<Fingerprint>, registry: &Registry) -> anyhow::Result<Guard> {
+    if region.is_none() {
+        tracing::warn!(
+            "region.secret is not set: whoever reaches the gRPC port can be a member of the region"
+        );
+    }
+    let guard = Guard { region, ..Guard::default() };
+    guard.refusals.register(registry)?;
+    Ok(guard)
 }
 
 /// Serves the admin API until the spawner's drain, if anybody may use it.
@@ -179,7 +202,7 @@ fn join_bus(
     config: NatsConfig,
     region: Region,
     (registry, spawner): (&Registry, &TaskSpawner),
-    (store, fleet): (&Arc<dyn ConfigStore>, &watch::Receiver<Arc<Fleet>>),
+    (store, fleet, file): (&Arc<dyn ConfigStore>, &watch::Receiver<Arc<Fleet>>, FileBackends),
 ) -> anyhow::Result<()> {
     let metrics = bus::Metrics::default();
     metrics.register(registry)?;
@@ -194,6 +217,7 @@ fn join_bus(
         region,
         store: store.clone(),
         fleet: fleet.clone(),
+        file,
     };
     let announcements = deps.build()?;
     spawner.spawn("announcements", announcements.run(spawner.drain()));

@@ -12,6 +12,7 @@ use config_store::{ConfigStore, Entry, Revision, Scope, StoreError};
 use domain::BackendId;
 use domain::desired::{Backend, Document, LifecycleWish};
 
+use crate::claims::Taken;
 use crate::config::{BackendConfig, Credentials};
 
 /// One backend that should be there.
@@ -117,7 +118,7 @@ impl Registry {
             let id = &stored.document.id;
             let mut refuse = |reason: String| refused.insert(id.to_string(), reason);
             if roster.contains_key(id) {
-                refuse("the config file has a backend of this id".to_owned());
+                refuse(Taken::Name.to_string());
                 continue;
             }
             let spec = match BackendConfig::of_document(&stored.document, &self.credentials) {
@@ -128,7 +129,7 @@ impl Registry {
                 }
             };
             if let Some(other) = endpoints.get(&spec.endpoint()) {
-                refuse(format!("backend `{other}` has this address"));
+                refuse(Taken::Address(other.clone()).to_string());
                 continue;
             }
             if let Some(name) = &stored.document.credential

@@ -41,6 +41,7 @@ impl Gateway {
         let edge_listener = lifecycle::bind(config.edge.listen()).await.context("edge.listen")?;
         let edge_address = edge_listener.local_addr()?;
 
+        let file = config.telemetry.file_backends();
         let store = config.telemetry.open_store(&registry)?;
         let telemetry = config.telemetry.build(telemetry::Deps {
             registry: registry.clone(),
@@ -54,6 +55,7 @@ impl Gateway {
             store,
             fleet: fleet.clone(),
             members: telemetry.hub().members(),
+            file,
         };
         telemetry::process::serve_admin_api(config.admin_api, deps, &background).await?;
         let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone() };

@@ -56,7 +56,7 @@ where
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("warmpath: {failure}");
+            eprintln!("warmpath: {}", printable(&failure.to_string()));
             match failure {
                 Failure::Settings(_) => ExitCode::from(EXIT_CONFIG),
                 Failure::Unreachable { .. } => ExitCode::from(EXIT_UNAVAILABLE),
@@ -69,23 +69,58 @@ where
 /// Prints what the API said, or a table of it.
 fn print(format: Format, said: &Value, table: impl FnOnce(&Value) -> Table) {
     match format {
-        Format::Json => println!("{said:#}"),
+        Format::Json => println!("{}", json(said)),
         Format::Table => print!("{}", table(said)),
     }
 }
 
-/// A field by its path (`/observed/state`) as people read it; `-` where it is absent.
+/// Whether a character could steer a terminal, or hide or turn round what stands beside it.
+fn steers(c: char) -> bool {
+    let code = u32::from(c);
+    c.is_control() || matches!(code, 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f | 0xfeff)
+}
+
+/// What others chose (names, URLs, words of an answer) must not steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if steers(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// What the API said, over several lines. The escapes are JSON's own: a script reads the same.
+fn json(said: &Value) -> String {
+    escaped(&format!("{said:#}"))
+}
+
+fn escaped(json: &str) -> String {
+    json.chars().fold(String::with_capacity(json.len()), |mut out, c| {
+        // Line feeds are only between values. Nothing that steers is beyond 16 bits.
+        if c != '\n' && steers(c) {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+        out
+    })
+}
+
+/// A field by its path (`/observed/state`) as people read it; `-` where it is absent. Nothing in
+/// it steers a terminal.
 fn text(value: &Value, path: &str) -> String {
     match value.pointer(path) {
         None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => printable(text),
         Some(Value::Array(items)) if items.is_empty() => "-".to_owned(),
         Some(Value::Array(items)) => {
             let texts = items.iter().map(|item| text(item, ""));
             texts.collect::<Vec<_>>().join(",")
         }
-        Some(other) => other.to_string(),
+        Some(other) => escaped(&other.to_string()),
     }
+}
+
+/// What is shown this once.
+fn secret(said: &Value, field: &str) -> Result<String, Failure> {
+    let secret = said[field].as_str().map(printable);
+    secret.ok_or_else(|| Failure::Odd(format!("the answer has no {field}")))
 }
 
 /// The entries of a list.

@@ -51,6 +51,7 @@ impl Region {
             store: Arc::new(MemoryStore::new(Limits::default()).unwrap()),
             fleet: fleet.subscribe(),
             members: members.subscribe(),
+            file: telemetry::FileBackends::default(),
         };
         let admin = Config::new(raw).unwrap().unwrap().build(deps).unwrap();
         let listener = lifecycle::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -185,6 +186,44 @@ async fn failures_are_one_line_with_an_exit_code_of_their_own() {
     assert!(away.err.starts_with(&format!("warmpath: {url} does not answer: ")), "{}", away.err);
     let odd = run(&["status", "--admin", "gpu"]).await;
     assert_eq!((odd.code, odd.err.lines().count()), (64, 1), "{}", odd.err);
+}
+
+/// A server that is none of ours: whatever it is asked, this is the answer.
+async fn foreign(status: u16, body: &'static str) -> (String, Lifecycle) {
+    let listener = lifecycle::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let status = axum::http::StatusCode::from_u16(status).unwrap();
+    let routes = axum::Router::new().fallback(async move || (status, body));
+    let lifecycle = Lifecycle::new();
+    let limits = lifecycle::ServeLimits::ADMIN;
+    let serving = lifecycle::serve(listener, routes, limits, lifecycle.spawner());
+    lifecycle.spawn("foreign", serving);
+    (url, lifecycle)
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_the_apis_is_a_failure_and_steers_no_terminal() {
+    let lines = ["backend list", "backend get a", "status", "events", "key create --tenant a"];
+    for body in ["<html>welcome</html>", "[[[[", "[]", "7", ""] {
+        let (url, lifecycle) = foreign(200, body).await;
+        for line in lines {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+            command.args(line.split(' ')).args(["--admin", &url]);
+            let outcome = ended(command).await;
+            assert_eq!((outcome.code, &*outcome.out), (1, ""), "{line}: {body}");
+            assert!(outcome.err.contains("not as Warmpath does"), "{}", outcome.err);
+        }
+        lifecycle.begin_drain();
+    }
+    let (url, lifecycle) =
+        foreign(418, r#"{"code":"\u001b[2J","detail":"\u001b]0;title\u0007\u009b31m\nmore"}"#)
+            .await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+    command.args(["status", "--admin", &url]);
+    let outcome = ended(command).await;
+    assert_eq!((outcome.code, outcome.err.lines().count()), (1, 1), "{:?}", outcome.err);
+    assert!(!outcome.err.trim_end().chars().any(char::is_control), "{:?}", outcome.err);
+    lifecycle.begin_drain();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,28 +4,71 @@ use std::sync::Arc;
 
 use domain::BoxStream;
 use futures_util::{StreamExt, stream};
-use lifecycle::Drain;
+use lifecycle::{Drain, Throttle};
 use proto::WireError;
 use proto::control::v1 as wire;
 use proto::control::v1::control_server::{Control, ControlServer};
-use replication::{Epoch, Process, Renew};
+use replication::{Epoch, Member, MemberId, Process, Renew};
+use rpc::Fingerprint;
 use tonic::{Request, Response, Status};
 
-use crate::{Hub, Position};
+use super::REGION;
+use crate::{Hub, Position, Refusal, Refusals};
 
 /// Events of so many bytes go into one message, if they are ready at the same time.
 const FRAME_BYTES: usize = 256 << 10;
+
+/// Whom telemetry lets in.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    /// Calls must show the secret that this is of. Without it whoever reaches the port is heard.
+    pub region: Option<Fingerprint>,
+    /// What was refused.
+    pub refusals: Refusals,
+}
 
 /// Serves a [`Hub`].
 pub struct ControlService {
     hub: Arc<Hub>,
     drain: Drain,
+    guard: Guard,
+    lines: Throttle,
 }
 
 impl ControlService {
     /// The service, to be added to a server. Its watches end with the drain.
-    pub fn new(hub: Arc<Hub>, drain: Drain) -> ControlServer<Self> {
-        ControlServer::new(Self { hub, drain })
+    pub fn new(hub: Arc<Hub>, drain: Drain, guard: Guard) -> ControlServer<Self> {
+        ControlServer::new(Self { hub, drain, guard, lines: Throttle::default() })
+    }
+
+    /// Takes a call's message if the caller belongs to the region.
+    fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
+        let Some(ours) = &self.guard.region else { return Ok(request.into_inner()) };
+        let theirs = request.metadata().get_bin(REGION).map(|value| value.to_bytes());
+        match theirs {
+            Some(Ok(theirs)) if ours.matches(&theirs) => Ok(request.into_inner()),
+            Some(_) => Err(self.refuse(Refusal::OtherRegion, None)),
+            None => Err(self.refuse(Refusal::NoRegion, None)),
+        }
+    }
+
+    fn refuse(&self, refusal: Refusal, who: Option<&Member>) -> Status {
+        self.guard.refusals.count(refusal);
+        if refusal == Refusal::NameTaken {
+            // The hub has said it, once.
+        } else if let Some(held_back) = self.lines.pass() {
+            // A name that is none must not get into the log at any length.
+            let id = who.map(|member| &member.process.id).filter(|id| id.is_plain());
+            let id = id.map(MemberId::as_str);
+            tracing::warn!(member.id = id, reason = %refusal, held_back, "a call is refused");
+        }
+        match refusal {
+            Refusal::OtherRegion | Refusal::NoRegion => {
+                Status::permission_denied(refusal.to_string())
+            }
+            Refusal::NameTaken => Status::already_exists(refusal.to_string()),
+            _ => Status::failed_precondition(refusal.to_string()),
+        }
     }
 }
 
@@ -37,12 +80,13 @@ impl Control for ControlService {
         &self,
         request: Request<wire::RenewRequest>,
     ) -> Result<Response<wire::RenewReply>, Status> {
-        let wire::RenewRequest { member, known } = request.into_inner();
+        let wire::RenewRequest { member, known } = self.admit(request)?;
         let member = member.ok_or_else(|| Status::invalid_argument("there is no member"))?;
-        let member = member.try_into().map_err(refused)?;
-        let renew = Renew { member, known: known.map_or(Epoch::ZERO, Epoch::from) };
+        let member = Member::try_from(member).map_err(refused)?;
+        let known = known.map_or(Epoch::ZERO, Epoch::from);
+        let renew = Renew { member: member.clone(), known };
         let list = self.hub.renew(renew, lifecycle::monotonic());
-        let list = list.map_err(|error| Status::already_exists(error.to_string()))?;
+        let list = list.map_err(|refusal| self.refuse(refusal, Some(&member)))?;
         Ok(Response::new(wire::RenewReply { list: list.as_ref().map(Into::into) }))
     }
 
@@ -50,7 +94,7 @@ impl Control for ControlService {
         &self,
         request: Request<wire::LeaveRequest>,
     ) -> Result<Response<wire::LeaveReply>, Status> {
-        let process = request.into_inner().process;
+        let process = self.admit(request)?.process;
         let process = process.ok_or_else(|| Status::invalid_argument("there is no process"))?;
         let process = Process::try_from(process).map_err(refused)?;
         self.hub.leave(&process, lifecycle::monotonic());
@@ -61,10 +105,13 @@ impl Control for ControlService {
         &self,
         request: Request<wire::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let wire::WatchRequest { process, store, revision } = request.into_inner();
+        let wire::WatchRequest { process, store, revision } = self.admit(request)?;
         if let Some(process) = process {
             let process = Process::try_from(process).map_err(refused)?;
-            tracing::info!(member.id = %process.id, revision, "a watch begins");
+            // It is told to the log alone, and a name that is none is not.
+            if process.id.is_plain() {
+                tracing::info!(member.id = %process.id, revision, "a watch begins");
+            }
         }
         let watch = self.hub.watch(Position { store: store.into(), revision });
         let frames = stream::unfold(watch, |mut watch| async move {

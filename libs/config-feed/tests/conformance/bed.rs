@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use config_feed::{
-    Client, ClientDeps, ConfigFeed, ControlService, Document, Feed, GrpcFeed, Hub, LocalFeed,
-    Metrics, Position,
+    Client, ClientDeps, ConfigFeed, ControlService, Document, Feed, GrpcFeed, Guard, Hub,
+    LocalFeed, Metrics, Position,
 };
 use domain::{
     Backend, BackendState, EngineKind, Fleet, Incarnation, LoadSample, RankState, ServedModel,
 };
 use lifecycle::Lifecycle;
 use replication::{Member, Process, Role};
+use rpc::Fingerprint;
+use settings::Redacted;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Endpoint, Server};
@@ -29,6 +31,7 @@ pub(crate) enum Way {
 pub(crate) struct Telemetry {
     pub(crate) hub: Arc<Hub>,
     lifecycle: Lifecycle,
+    guard: Guard,
     address: Option<SocketAddr>,
 }
 
@@ -38,10 +41,11 @@ impl Telemetry {
             Way::Local => None,
             Way::Grpc => Some(TcpListener::bind("127.0.0.1:0").await.expect("loopback")),
         };
-        Self::serve(listener, start)
+        let guard = Guard { region: Some(region("ours")), ..Guard::default() };
+        Self::serve(listener, start, guard)
     }
 
-    fn serve(listener: Option<TcpListener>, start: u64) -> Self {
+    fn serve(listener: Option<TcpListener>, start: u64, guard: Guard) -> Self {
         let hub = Hub::new(start, lifecycle::monotonic());
         let lifecycle = Lifecycle::new();
         let (drain, ticked) = (lifecycle.drain(), hub.clone());
@@ -59,7 +63,7 @@ impl Telemetry {
         });
         let address = listener.as_ref().map(|l| l.local_addr().expect("bound"));
         if let Some(listener) = listener {
-            let service = ControlService::new(hub.clone(), lifecycle.drain());
+            let service = ControlService::new(hub.clone(), lifecycle.drain(), guard.clone());
             let drain = lifecycle.drain();
             lifecycle.spawn("server", async move {
                 let incoming = TcpListenerStream::new(listener);
@@ -68,25 +72,39 @@ impl Telemetry {
                 server.serve_with_incoming_shutdown(incoming, until).await.expect("it serves");
             });
         }
-        Self { hub, lifecycle, address }
+        Self { hub, lifecycle, guard, address }
     }
 
     pub(crate) fn feed(&self) -> Arc<dyn ConfigFeed> {
         match self.address {
             None => Arc::new(LocalFeed::new(self.hub.clone())),
-            Some(address) => {
-                let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("valid");
-                Arc::new(GrpcFeed::new(endpoint.connect_lazy(), None))
-            }
+            Some(_) => Arc::new(self.stranger().of_region(region("ours"))),
         }
+    }
+
+    /// A client that shows no region's secret.
+    pub(crate) fn stranger(&self) -> GrpcFeed {
+        let address = self.address.expect("it has a server");
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("valid");
+        GrpcFeed::new(endpoint.connect_lazy(), None)
+    }
+
+    /// Calls that were refused for a reason.
+    pub(crate) fn refused(&self, reason: &str) -> u64 {
+        let registry = prometheus::Registry::new();
+        self.guard.refusals.register(&registry).expect("an empty registry");
+        let page = instrumentation::encode(&registry);
+        let name = format!("warmpath_telemetry_member_refusals_total{{reason=\"{reason}\"}} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&name));
+        line.and_then(|count| count.parse().ok()).expect("it is shown")
     }
 
     /// Ends, and another start takes its place at the same address. Only over the wire.
     pub(crate) async fn restart(self, start: u64) -> Self {
-        let address = self.address.expect("it has a server");
+        let (address, guard) = (self.address.expect("it has a server"), self.guard.clone());
         self.stop().await;
         let listener = TcpListener::bind(address).await.expect("the port is free again");
-        Self::serve(Some(listener), start)
+        Self::serve(Some(listener), start, guard)
     }
 
     pub(crate) async fn stop(self) {
@@ -127,6 +145,11 @@ impl Follower {
     pub(crate) async fn stop(self) {
         self.lifecycle.shutdown(Duration::from_secs(5)).await;
     }
+}
+
+/// What shows a region's secret.
+pub(crate) fn region(secret: &str) -> Fingerprint {
+    Fingerprint::of(&Redacted::new(secret.as_bytes().to_vec()))
 }
 
 /// Waits for what must come.

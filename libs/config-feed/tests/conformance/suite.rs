@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use config_feed::FeedError;
+use config_feed::{ConfigFeed, FeedError};
 use domain::{BackendState, Fleet, Incarnation};
+use futures_util::StreamExt;
 use replication::{Epoch, Member, Renew};
 
 use crate::bed::{
-    Follower, Telemetry, Way, backend, deleted, fleet, position, router, tenant, within,
+    Follower, Telemetry, Way, backend, deleted, fleet, position, region, router, tenant, within,
 };
 
 const READY: BackendState = BackendState::Ready;
@@ -109,6 +110,32 @@ async fn staleness_is_how_long_telemetry_was_not_heard(way: Way) {
     telemetry.stop().await;
 }
 
+async fn who_nobody_could_go_by_is_no_member(way: Way) {
+    let telemetry = Telemetry::start(way, 1).await;
+    let follower = Follower::start(telemetry.feed(), Some(router("r1")));
+    let feed = telemetry.feed();
+    let renew = |id: &str, address: &str, term| {
+        let member = Member { address: address.into(), ..router(id) };
+        feed.renew(Renew { member, known: Epoch { term, number: 0 } })
+    };
+    let refused = [
+        renew("no name", "http://127.0.0.1:1", 0).await,
+        renew("r2", "http://127.0.0.1", 0).await,
+        renew("r3", "http://127.0.0.1:1", u64::MAX - 1).await,
+    ];
+    for (outcome, reason) in refused.into_iter().zip(["id", "address", "list"]) {
+        let error = outcome.expect_err(reason);
+        assert!(matches!(error, FeedError::Refused(_)), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    let mut members = follower.feed.members();
+    let list = within("a list", members.wait_for(|l| !l.members.is_empty())).await.clone();
+    assert_eq!(&*list.members, [router("r1")]);
+    assert_eq!(list.epoch, Epoch { term: 1, number: 1 });
+    follower.stop().await;
+    telemetry.stop().await;
+}
+
 macro_rules! suite {
     ($way:ident: $($test:ident),* $(,)?) => {
         $(#[tokio::test]
@@ -125,6 +152,7 @@ mod local {
         members_are_listed_once_all_had_the_time_to_say_so,
         of_two_processes_of_one_name_the_later_is_the_member_and_the_other_is_told,
         staleness_is_how_long_telemetry_was_not_heard,
+        who_nobody_could_go_by_is_no_member,
     );
 }
 
@@ -135,6 +163,7 @@ mod grpc {
         members_are_listed_once_all_had_the_time_to_say_so,
         of_two_processes_of_one_name_the_later_is_the_member_and_the_other_is_told,
         staleness_is_how_long_telemetry_was_not_heard,
+        who_nobody_could_go_by_is_no_member,
     );
 }
 
@@ -154,6 +183,35 @@ async fn what_was_heard_last_stands_while_telemetry_is_away() {
     assert_eq!(follower.feed.fleet().borrow().backends.len(), 1, "the old fleet stands");
     telemetry.hub.fleet(&fleet(1, &[backend("x", READY, 0), backend("y", READY, 0)]));
     follower.backends(&[("x", READY), ("y", READY)]).await;
+    follower.stop().await;
+    telemetry.stop().await;
+}
+
+#[tokio::test]
+async fn who_has_not_the_regions_secret_hears_nothing_and_is_no_member() {
+    let telemetry = Telemetry::start(Way::Grpc, 1).await;
+    telemetry.hub.replace(position("s", 1), [tenant("a", 1)]);
+    let strangers = [
+        ("no_region", telemetry.stranger()),
+        ("other_region", telemetry.stranger().of_region(region("another"))),
+    ];
+    for (reason, stranger) in strangers {
+        let heard = stranger.watch(position("", 0)).next().await.expect("an answer");
+        let renewed = stranger.renew(Renew { member: router("r1"), known: Epoch::ZERO }).await;
+        let left = stranger.leave(router("r1").process).await;
+        for error in [heard.err(), renewed.err(), left.err()] {
+            let error = error.expect("a refusal");
+            assert!(matches!(error, FeedError::Refused(_)), "{error}");
+            assert!(error.to_string().contains("region.secret"), "{error}");
+        }
+        assert_eq!(telemetry.refused(reason), 3);
+    }
+    assert_eq!(telemetry.hub.watchers(), 0);
+    let follower = Follower::start(telemetry.feed(), Some(router("r2")));
+    follower.tenants(&["a"]).await;
+    let mut members = follower.feed.members();
+    let list = within("a list", members.wait_for(|l| !l.members.is_empty())).await.clone();
+    assert_eq!(&*list.members, [router("r2")]);
     follower.stop().await;
     telemetry.stop().await;
 }

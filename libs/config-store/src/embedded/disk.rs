@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use super::files::base_of;
+
 /// One folder.
 pub(crate) trait Disk: Send {
     /// The names of its files.
@@ -55,10 +57,15 @@ impl Disk for Folder {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.path)? {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                // Ours are all ASCII.
-                names.extend(entry.file_name().into_string());
+            // Ours are all ASCII.
+            let Ok(name) = entry?.file_name().into_string() else { continue };
+            // Links are followed: a journal may have been moved to a larger disk.
+            if fs::metadata(self.path(&name)).is_ok_and(|found| found.is_file()) {
+                names.push(name);
+            } else if base_of(&name).is_some() {
+                // What cannot be read is not taken for absent.
+                let reason = format!("{name} is no plain file, nor a link that leads to one");
+                return Err(io::Error::other(reason));
             }
         }
         Ok(names)

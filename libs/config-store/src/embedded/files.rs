@@ -12,7 +12,7 @@ use crate::{Entry, Revision, StoreError};
 /// A segment before it has its name.
 pub(super) const UNFINISHED: &str = "journal.tmp";
 /// What was cut off last, for whoever wants to look at it.
-const TORN: &str = "torn.bytes";
+pub(super) const TORN: &str = "torn.bytes";
 
 /// Writes a segment under another name, then gives it its own.
 pub(super) fn write_segment(

@@ -6,9 +6,11 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use super::disk::Disk;
+use super::files::{TORN, base_of};
 use super::index::Index;
 use crate::metrics::Metrics;
-use crate::table::TableFault;
+use crate::table::{MemoryTable, Table, TableFault};
 use crate::{Entry, Key, Revision, StoreError, StoreId};
 
 const INDEX: &str = "index";
@@ -41,6 +43,26 @@ fn is_folder(path: &Path) -> bool {
     path.as_os_str().is_empty() || path.is_dir()
 }
 
+/// Refuses a folder that has no journal and yet traces of one: a new, empty store in its place
+/// would let every tenant and key be forgotten.
+pub(super) fn refuse_lost_journal(folder: &Path, disk: &dyn Disk) -> Result<(), StoreError> {
+    let names = disk.list().map_err(io(folder, "listed"))?;
+    if names.iter().any(|name| base_of(name).is_some()) {
+        return Ok(());
+    }
+    // It is made after the first segment has its name, so no crash leaves it alone.
+    let of_index =
+        [INDEX, ASIDE].into_iter().find(|name| folder.join(name).symlink_metadata().is_ok());
+    let renamed = |name: &&str| name.starts_with("journal-") || *name == TORN;
+    let trace = of_index.or_else(|| names.iter().map(String::as_str).find(renamed));
+    match trace {
+        None => Ok(()),
+        Some(trace) => {
+            Err(StoreError::Missing { folder: folder.to_owned(), trace: trace.to_owned() })
+        }
+    }
+}
+
 /// Opens the index and puts it right. One that is damaged, or of another store, or ahead of the
 /// journal, is set aside and made anew: it may hold what somebody is looking for.
 pub(super) fn index(
@@ -49,7 +71,7 @@ pub(super) fn index(
     states: &HashMap<Key, Entry>,
     revision: Revision,
     metrics: &Metrics,
-) -> Result<Index, StoreError> {
+) -> Box<dyn Table> {
     let path = folder.join(INDEX);
     let is_new = !path.exists();
     match try_index(&path, id, states, revision) {
@@ -58,13 +80,15 @@ pub(super) fn index(
                 metrics.index_rebuilds.inc();
                 tracing::warn!(store.revision = revision.0, "the index was missing: made anew");
             }
-            Ok(index)
+            metrics.index_on_disk.set(1);
+            Box::new(index)
         }
         Err(TableFault(reason)) => rebuild(folder, id, states, revision, &reason, metrics),
     }
 }
 
-/// Sets the index aside and makes another.
+/// Sets the index aside and makes another: on disk, or in memory where the disk takes none. What
+/// is in the journal is read in either case.
 pub(super) fn rebuild(
     folder: &Path,
     id: StoreId,
@@ -72,7 +96,7 @@ pub(super) fn rebuild(
     revision: Revision,
     reason: &str,
     metrics: &Metrics,
-) -> Result<Index, StoreError> {
+) -> Box<dyn Table> {
     metrics.index_rebuilds.inc();
     let (path, aside) = (folder.join(INDEX), folder.join(ASIDE));
     tracing::warn!(
@@ -81,13 +105,28 @@ pub(super) fn rebuild(
         reason,
         "the index is set aside and made anew from the journal"
     );
+    let made = set_aside(&path, &aside)
+        .map_err(|error| error.to_string())
+        .and_then(|()| try_index(&path, id, states, revision).map_err(|fault| fault.0));
+    metrics.index_on_disk.set(i64::from(made.is_ok()));
+    match made {
+        Ok(index) => Box::new(index),
+        Err(reason) => {
+            tracing::error!(
+                store.index = %path.display(),
+                reason,
+                "the index cannot be made anew: it is kept in memory until the next start"
+            );
+            Box::new(MemoryTable::holding(states.values()))
+        }
+    }
+}
+
+fn set_aside(path: &Path, aside: &Path) -> io::Result<()> {
     if aside.exists() {
-        remove(&aside).map_err(io(&aside, "removed"))?;
+        remove(aside)?;
     }
-    if path.exists() {
-        fs::rename(&path, &aside).map_err(io(&path, "set aside"))?;
-    }
-    try_index(&path, id, states, revision).map_err(|TableFault(reason)| StoreError::Index(reason))
+    if path.exists() { fs::rename(path, aside) } else { Ok(()) }
 }
 
 fn remove(path: &Path) -> io::Result<()> {

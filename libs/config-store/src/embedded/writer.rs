@@ -135,8 +135,8 @@ impl Writer {
         let (id, revision) = (self.journal.id(), replay.ledger.revision());
         let reason = &fault.reason;
         let index =
-            open::rebuild(&self.folder, id, &replay.states, revision, reason, &self.metrics)?;
-        self.shared.replace(Box::new(index));
+            open::rebuild(&self.folder, id, &replay.states, revision, reason, &self.metrics);
+        self.shared.replace(index);
         Ok(())
     }
 

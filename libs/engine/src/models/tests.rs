@@ -41,6 +41,23 @@ fn entries_without_a_name_are_counted_and_the_others_kept() {
 }
 
 #[test]
+fn names_that_are_no_label_and_entries_beyond_the_bound_are_left_out_and_counted() {
+    let longest = "n".repeat(MAX_ID_BYTES);
+    let names = [&longest, &format!("{longest}n"), "a\u{1b}[31m", "a\nb", "a\u{202e}b", "模型/ü 3"];
+    let data: Vec<_> = names.iter().map(|id| serde_json::json!({ "id": id })).collect();
+    let list = parse(serde_json::json!({ "data": data }).to_string().as_bytes());
+    let list = list.expect("a model list");
+    assert_eq!((ids(&list), list.left_out), (vec![&*longest, "模型/ü 3"], 4));
+    let many = |n: usize| {
+        let data: Vec<_> = (0..n).map(|n| serde_json::json!({ "id": format!("m{n}") })).collect();
+        parse(serde_json::json!({ "data": data }).to_string().as_bytes()).expect("a model list")
+    };
+    assert_eq!((many(MAX_MODELS).models.len(), many(MAX_MODELS).left_out), (MAX_MODELS, 0));
+    let list = many(MAX_MODELS + 7);
+    assert_eq!((list.models.len(), list.left_out, list.undecoded), (MAX_MODELS, 7, 0));
+}
+
+#[test]
 fn adapters_are_models_like_any_other() {
     let json = br#"{"data":[{"id":"base","max_model_len":10},{"id":"lora-a","parent":"base","max_model_len":null}]}"#;
     let list = parse(json).expect("a model list");

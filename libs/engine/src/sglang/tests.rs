@@ -88,7 +88,8 @@ fn a_servers_description_gives_its_cache_ranks_and_report() {
         "internal_states":[{"page_size":"x"}]}"#;
     let info = server_info(json).expect("a description");
     let off = cache(1, 161_721).map(|cache| CacheConfig { prefix_caching: false, ..cache });
-    let expected = ServerInfo { cache: off, ranks: 2, reports_cached_tokens: Some(false) };
+    let expected =
+        ServerInfo { cache: off, ranks: 2, left_out: 0, reports_cached_tokens: Some(false) };
     assert_eq!(info, expected);
     let bare = server_info(b"{}").expect("an object");
     assert_eq!(bare, ServerInfo { ranks: 1, ..ServerInfo::default() });
@@ -107,4 +108,17 @@ proptest! {
     fn any_bytes_are_a_description_or_an_error(json in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = server_info(&json);
     }
+}
+
+#[test]
+fn ranks_beyond_the_bound_are_left_out_and_counted() {
+    let mut text = String::new();
+    for rank in 0..1000 {
+        text.push_str(&format!("sglang:num_running_reqs{{dp_rank=\"{rank}\"}} 1\n"));
+    }
+    let page = parse(&text);
+    assert_eq!(read(&page, Moment::ZERO).len(), usize::from(MAX_RANKS));
+    assert_eq!(crate::left_out(domain::EngineKind::Sglang, &page), 1000 - u32::from(MAX_RANKS));
+    let info = server_info(br#"{"dp_size":65535}"#).expect("an object");
+    assert_eq!((info.ranks, info.left_out), (MAX_RANKS, 65_535 - MAX_RANKS));
 }

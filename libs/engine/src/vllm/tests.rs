@@ -114,3 +114,18 @@ fn another_engines_page_gives_no_reading() {
     assert_eq!(read(&parse("llamacpp:requests_processing 1\n"), Moment::ZERO), vec![]);
     assert_eq!(read(&parse(""), Moment::ZERO), vec![]);
 }
+
+#[test]
+fn ranks_beyond_the_bound_are_left_out_and_counted() {
+    let mut text = String::from("vllm:num_requests_running{engine=\"x\"} 1\n");
+    for rank in 0..60_000 {
+        text.push_str(&format!("vllm:num_requests_running{{engine=\"{rank}\"}} 1\n"));
+    }
+    let page = parse(&text);
+    let readings = read(&page, Moment::ZERO);
+    assert_eq!(readings.len(), usize::from(crate::MAX_RANKS));
+    assert_eq!(readings.last().map(|reading| reading.rank), Some(crate::MAX_RANKS - 1));
+    let left_out = crate::left_out(domain::EngineKind::Vllm, &page);
+    assert_eq!(left_out, 60_001 - u32::from(crate::MAX_RANKS));
+    assert_eq!(crate::left_out(domain::EngineKind::Vllm, &parse(LOADED)), 0);
+}

@@ -32,6 +32,48 @@ fn with_members(members: &[&str]) -> Registrar {
 }
 
 #[test]
+fn a_term_that_was_never_telemetrys_raises_nothing_and_one_that_may_have_been_is_outdone() {
+    let now = 1_800_000_000_000;
+    let mut registrar = Registrar::new(now, at(0));
+    for term in [u64::MAX, u64::MAX - 1, now + MOST_AHEAD + 1] {
+        let forged = renew("evil", 1, Epoch { term, number: u64::MAX });
+        assert_eq!(registrar.objection(&forged), Some(Objection::ForeignEpoch));
+        assert_eq!(registrar.renew(forged, at(2900)), None);
+    }
+    // However often it is raised by who is let in, a later start is still above or outdoes it.
+    for _ in 0..3 {
+        let known = Epoch { term: now + MOST_AHEAD, number: 7 };
+        registrar.renew(renew("a", 1, known), at(2900));
+    }
+    let list = registrar.tick(at(3000)).expect("a list");
+    assert_eq!(names(&list), ["a.1"]);
+    assert_eq!(list.epoch.term, now + MOST_AHEAD + 1);
+    let mut later = Registrar::new(now + 1000, at(10_000));
+    later.renew(renew("a", 1, list.epoch), at(12_900));
+    let list = later.tick(at(13_000)).expect("a list");
+    assert_eq!(list.epoch.term, now + MOST_AHEAD + 2);
+    // A start without a clock wraps nothing either.
+    let mut last = Registrar::new(u64::MAX, at(0));
+    last.renew(renew("a", 1, Epoch { term: u64::MAX, number: 1 }), at(2900));
+    assert_eq!(last.tick(at(3000)).expect("a list").epoch.term, u64::MAX);
+}
+
+#[test]
+fn so_many_members_and_no_more() {
+    let mut registrar = Registrar::new(1, at(0));
+    for n in 0..MOST_MEMBERS {
+        registrar.renew(renew(&format!("m{n}"), 1, Epoch::ZERO), at(2900));
+    }
+    let late = renew("late", 1, Epoch::ZERO);
+    assert_eq!(registrar.objection(&late), Some(Objection::Full));
+    registrar.renew(late.clone(), at(2900));
+    assert_eq!(registrar.objection(&renew("m0", 2, Epoch::ZERO)), None, "who is one stays one");
+    assert_eq!(registrar.tick(at(3000)).expect("a list").members.len(), MOST_MEMBERS);
+    registrar.leave(&member("m7", 1).process, at(3000));
+    assert_eq!(registrar.objection(&late), None);
+}
+
+#[test]
 fn the_first_list_waits_until_everyone_had_time_to_renew() {
     let mut registrar = Registrar::new(1, at(0));
     assert_eq!(registrar.renew(renew("a", 1, Epoch::ZERO), at(100)), None);

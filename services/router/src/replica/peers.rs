@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::Incarnation;
-use lifecycle::{TaskHandle, TaskSpawner};
+use lifecycle::{TaskHandle, TaskSpawner, Throttle};
 use parking_lot::Mutex;
 use prometheus::IntCounter;
 use proto::replication::v1::Envelope;
@@ -28,16 +28,22 @@ pub(super) struct Peers {
     spawner: TaskSpawner,
     dropped: IntCounter,
     known: Mutex<HashMap<MemberId, Peer>>,
+    lines: Throttle,
 }
 
 struct Peer {
     incarnation: Incarnation,
     address: Arc<str>,
+    /// None where the address cannot be called: it is not tried, nor told, at every message.
+    way: Option<Way>,
+}
+
+struct Way {
     queue: mpsc::Sender<Envelope>,
     task: TaskHandle,
 }
 
-impl Drop for Peer {
+impl Drop for Way {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -45,7 +51,7 @@ impl Drop for Peer {
 
 impl Peers {
     pub(super) fn new(client: ClientConfig, spawner: TaskSpawner, dropped: IntCounter) -> Self {
-        Self { client, spawner, dropped, known: Mutex::default() }
+        Self { client, spawner, dropped, known: Mutex::default(), lines: Throttle::default() }
     }
 
     /// Hands an envelope over to be delivered, in order with those before it.
@@ -62,23 +68,29 @@ impl Peers {
                     known.retain(|id, _| list.members.iter().any(|m| m.process.id == *id));
                 }
                 known.remove(&to.id);
-                if let Some(peer) = self.connect(incarnation, address) {
-                    known.insert(to.id.clone(), peer);
-                }
+                let way = self.connect(&to.id, address);
+                known.insert(to.id.clone(), Peer { incarnation, address: address.clone(), way });
             }
         }
         let peer = known.get(&to.id).filter(|peer| peer.incarnation == to.incarnation);
-        if peer.is_none_or(|peer| peer.queue.try_send(envelope).is_err()) {
+        let way = peer.and_then(|peer| peer.way.as_ref());
+        if way.is_none_or(|way| way.queue.try_send(envelope).is_err()) {
             self.dropped.inc();
         }
     }
 
-    fn connect(&self, incarnation: Incarnation, address: &Arc<str>) -> Option<Peer> {
-        let channel = self
-            .client
-            .channel(address)
-            .inspect_err(|error| tracing::warn!(%error, "a router of the list cannot be called"))
-            .ok()?;
+    fn connect(&self, id: &MemberId, address: &Arc<str>) -> Option<Way> {
+        let channel = match self.client.channel(address) {
+            Ok(channel) => channel,
+            Err(error) => {
+                if let Some(held_back) = self.lines.pass() {
+                    tracing::warn!(
+                        router = %id, %error, held_back, "a router of the list cannot be called",
+                    );
+                }
+                return None;
+            }
+        };
         let (queue, waiting) = mpsc::channel(QUEUE);
         let drain = self.spawner.drain();
         let task = self.spawner.spawn("router-peer", async move {
@@ -87,7 +99,7 @@ impl Peers {
                 () = deliver_all(channel, waiting) => {}
             }
         });
-        Some(Peer { incarnation, address: address.clone(), queue, task })
+        Some(Way { queue, task })
     }
 }
 

@@ -51,7 +51,10 @@ impl Session {
         };
         answered.unwrap_or_else(|error| {
             self.shared.metrics.malformed.inc();
-            tracing::warn!(edge = %self.edge.id, %error, "a message makes no sense");
+            if let Some(held_back) = self.shared.lines.pass() {
+                let edge = &self.edge.id;
+                tracing::warn!(%edge, %error, held_back, "a message makes no sense");
+            }
             Vec::new()
         })
     }
@@ -60,7 +63,9 @@ impl Session {
         let lease = route.lease;
         let fault = |message: String| {
             self.shared.metrics.malformed.inc();
-            tracing::warn!(edge = %self.edge.id, %message, "a Route is not taken");
+            if let Some(held_back) = self.shared.lines.pass() {
+                tracing::warn!(edge = %self.edge.id, %message, held_back, "a Route is not taken");
+            }
             vec![Kind::RouteError(RouteError { lease, message })]
         };
         let size = route.encoded_len();

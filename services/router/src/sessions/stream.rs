@@ -95,7 +95,9 @@ pub(super) async fn send(frames: &Frames, kinds: Vec<Kind>) -> Result<(), ()> {
 fn greet(shared: &Shared, first: Option<Told>) -> Result<(Process, Vec<Kind>), Refused> {
     let refuse = |reason: refused::Reason, label: &'static str, message: &str| {
         shared.metrics.refused(label);
-        tracing::warn!(reason = label, "a session was refused: {message}");
+        if let Some(held_back) = shared.lines.pass() {
+            tracing::warn!(reason = label, held_back, "a session was refused: {message}");
+        }
         Refused { reason: reason.into(), message: message.to_owned() }
     };
     let protocol = |message: &str| refuse(refused::Reason::Protocol, "protocol", message);

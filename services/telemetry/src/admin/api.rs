@@ -14,6 +14,7 @@ use super::extract::Condition;
 use super::metrics::Metrics;
 use super::page::{Page, PageQuery};
 use super::problem::{Code, Problem};
+use crate::FileBackends;
 
 /// Attempts at a change whose document is changed by others at the same time.
 const ATTEMPTS: usize = 8;
@@ -23,6 +24,7 @@ pub(super) struct Api {
     pub(super) store: Arc<dyn ConfigStore>,
     pub(super) fleet: watch::Receiver<Arc<Fleet>>,
     pub(super) members: watch::Receiver<MemberList>,
+    pub(super) file: FileBackends,
     pub(super) tokens: Tokens,
     pub(super) metrics: Metrics,
 }

@@ -19,7 +19,8 @@ use super::auth::Author;
 use super::extract::{Condition, Document, Id, Params, Tagged};
 use super::observed::Observed;
 use super::page::{Page, PageQuery};
-use super::problem::{Changing, Code, Listing, Problem, Reading, Replacing};
+use super::problem::{Changing, Claiming, Code, Listing, Problem, Reading};
+use crate::claims::Taken;
 
 /// What is wanted of an engine.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -123,7 +124,8 @@ async fn list(
     let seen =
         fleet.backends.iter().map(|seen| (seen.id.clone(), BackendView::of_config(seen, now)));
     let mut views: BTreeMap<BackendId, BackendView> = seen.collect();
-    for stored in stored {
+    // What the file has comes before a document of that name, which counts for nothing.
+    for stored in stored.into_iter().filter(|s| !api.file.has(s.document.id.as_str())) {
         let id = stored.document.id.clone();
         let seen = fleet.backend(&id).map(|seen| &**seen);
         views.insert(id, BackendView::stored(stored, seen, now));
@@ -141,7 +143,9 @@ async fn get(State(api): State<Arc<Api>>, Id(id): Id) -> Result<axum::response::
     use axum::response::IntoResponse;
     let now = lifecycle::monotonic();
     let seen = seen(&api, &id);
-    if let Some(stored) = api.find::<Backend>(&id).await? {
+    if !api.file.has(&id)
+        && let Some(stored) = api.find::<Backend>(&id).await?
+    {
         let revision = stored.revision;
         let view = BackendView::stored(stored, seen.as_deref(), now);
         return Ok(Tagged::ok(revision, view).into_response());
@@ -161,7 +165,7 @@ async fn get(State(api): State<Arc<Api>>, Id(id): Id) -> Result<axum::response::
             headers(("etag" = String, description = "Its revision"))),
         (status = 201, body = BackendView, description = "Added",
             headers(("etag" = String, description = "Its revision"))),
-        Replacing))]
+        Claiming))]
 async fn put(
     State(api): State<Arc<Api>>,
     by: Author,
@@ -171,6 +175,11 @@ async fn put(
 ) -> Result<Tagged<BackendView>, Problem> {
     if let Err(message) = crate::config::parse_url(&spec.url) {
         return Err(Problem::new(Code::InvalidDocument, message).at("url"));
+    }
+    let (_, stored) = api.all::<Backend>().await?;
+    let stored = stored.iter().map(|stored| &stored.document);
+    if let Some(taken) = api.file.taken(&id, &spec.url, stored) {
+        return Err(Problem::new(Code::Taken, taken.to_string()).at(taken.field()));
     }
     let make = |before: Option<&Backend>| Backend {
         id: id.as_str().into(),
@@ -218,6 +227,9 @@ async fn wish(
     by: &Author,
     wish: LifecycleWish,
 ) -> Result<Tagged<BackendView>, Problem> {
+    if api.file.has(id) {
+        return Err(Problem::new(Code::Taken, Taken::Name.to_string()).at(Taken::Name.field()));
+    }
     let change = |backend: &mut Backend| {
         backend.wish = wish;
         backend.announced = backend.announced.take().map(operated);
@@ -235,7 +247,7 @@ macro_rules! wishes {
             params(("id" = String, Path, description = "Its name", pattern = "^[!-~]{1,128}$"),
                 ("if-match" = Option<String>, Header, description = "Only if it is at that ETag")),
             responses((status = 200, body = BackendView, description = "The engine as it is wanted",
-                headers(("etag" = String, description = "Its revision"))), Changing))]
+                headers(("etag" = String, description = "Its revision"))), Claiming))]
         async fn $name(
             State(api): State<Arc<Api>>,
             by: Author,

@@ -35,6 +35,8 @@ pub(super) enum Code {
     InvalidDocument,
     /// A document of that id exists.
     Exists,
+    /// The config file has a backend of that name, or another backend that address.
+    Taken,
     /// Others depend on the document.
     InUse,
     /// The document is not at the state that `If-Match` or `If-None-Match` asks for.
@@ -61,7 +63,7 @@ impl Code {
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::InvalidDocument => StatusCode::UNPROCESSABLE_ENTITY,
-            Code::Exists | Code::InUse => StatusCode::CONFLICT,
+            Code::Exists | Code::Taken | Code::InUse => StatusCode::CONFLICT,
             Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Code::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
             Code::Unreadable | Code::StoreFailed => StatusCode::INTERNAL_SERVER_ERROR,
@@ -81,6 +83,7 @@ impl Code {
             Code::BodyTooLarge => "The body is too large",
             Code::InvalidDocument => "The document is not valid",
             Code::Exists => "It exists already",
+            Code::Taken => "The name or the address is another's",
             Code::InUse => "Others depend on it",
             Code::PreconditionFailed => "It is at another state",
             Code::PreconditionRequired => "If-Match or If-None-Match is needed",
@@ -102,6 +105,7 @@ impl Code {
             Code::BodyTooLarge => "body_too_large",
             Code::InvalidDocument => "invalid_document",
             Code::Exists => "exists",
+            Code::Taken => "taken",
             Code::InUse => "in_use",
             Code::PreconditionFailed => "precondition_failed",
             Code::PreconditionRequired => "precondition_required",
@@ -251,6 +255,9 @@ problems! {
         StoreUnavailable, StoreFull;
     /// Problems of putting a document in place of another, or where none was.
     Replacing: NotFound, MalformedBody, UnsupportedMediaType, BodyTooLarge, InvalidDocument,
+        PreconditionFailed, PreconditionRequired, StoreUnavailable, StoreFull;
+    /// Problems of putting or changing an engine, whose name and address must be its own.
+    Claiming: NotFound, MalformedBody, UnsupportedMediaType, BodyTooLarge, InvalidDocument, Taken,
         PreconditionFailed, PreconditionRequired, StoreUnavailable, StoreFull;
     /// Problems of changing a document that exists, or of deleting it.
     Changing: NotFound, InUse, PreconditionFailed, StoreUnavailable, StoreFull;

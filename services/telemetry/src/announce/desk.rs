@@ -12,14 +12,14 @@ use domain::{BackendId, BoxFuture, Fleet, Moment};
 use events::{Announcement, Answer, Envelope, Phase, Region, Verdict, decode, encode};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lifecycle::Drain;
+use lifecycle::{Drain, Throttle};
 use tokio::sync::watch;
 
 use super::check::{Refusal, Seen, check, document};
 use super::lifetimes::{Due, Lifetimes};
 use super::probe::Probe;
 use super::{Deps, Metrics};
-use crate::Error;
+use crate::{Error, FileBackends};
 
 /// How often it is looked who is silent and who can go.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -36,11 +36,14 @@ pub struct Announcements {
     region: Region,
     store: Arc<dyn ConfigStore>,
     fleet: watch::Receiver<Arc<Fleet>>,
+    file: FileBackends,
     metrics: Metrics,
     probe: Probe,
     probing: HashSet<BackendId>,
     seen: Seen,
     lifetimes: Lifetimes,
+    /// Lines about what is refused, or fails.
+    lines: Throttle,
 }
 
 /// A probe that is made.
@@ -65,17 +68,19 @@ impl Deps {
     /// # Errors
     /// The registry already holds its metric, or TLS cannot be set up at all.
     pub fn build(self) -> Result<Announcements, Error> {
-        let Self { registry, bus, region, store, fleet } = self;
+        let Self { registry, bus, region, store, fleet, file } = self;
         Ok(Announcements {
             bus,
             region,
             store,
             fleet,
+            file,
             metrics: Metrics::register(&registry)?,
             probe: Probe::new()?,
             probing: HashSet::new(),
             seen: Seen::default(),
             lifetimes: Lifetimes::default(),
+            lines: Throttle::default(),
         })
     }
 }
@@ -134,6 +139,10 @@ impl Announcements {
         let token = token.document;
         let now = Timestamp::now().0;
         let said = check(envelope, &token, &self.region, &mut self.seen, now)?;
+        // Whoever leaves takes nothing.
+        if said.phase == Phase::Here {
+            self.refuse_taken(&said, &[])?;
+        }
         let stored = self.find::<Backend>(&said.backend).await?;
         if let Some(stored) = &stored {
             let by = stored.document.announced.as_ref().map(|announced| &announced.token);
@@ -190,14 +199,19 @@ impl Announcements {
         self.answer(&token.id, &said, verdict, detail);
     }
 
+    /// Whether the name or the address is that of a backend of the file, or of another of these.
+    fn refuse_taken(&self, said: &Announcement, stored: &[Stored<Backend>]) -> Result<(), Refusal> {
+        let stored = stored.iter().map(|stored| &stored.document);
+        match self.file.taken(&said.backend, &said.url, stored) {
+            None => Ok(()),
+            Some(taken) => Err(Refusal::new(Verdict::Taken, format!("{}: {taken}", taken.field()))),
+        }
+    }
+
     /// Stores an engine that was probed: as a new backend, or in place of what its announcer said
     /// before.
     async fn join(&mut self, said: &Announcement, token: &JoinToken) -> Result<(), Refusal> {
-        let others = self.backends().await?;
-        let mut others = others.iter().map(|stored| &stored.document);
-        if others.any(|other| other.url == said.url && other.id.as_str() != said.backend) {
-            return Err(Refusal::new(Verdict::Taken, "url: another backend has it"));
-        }
+        self.refuse_taken(said, &self.backends().await?)?;
         let wanted = document(said, &token.id)?;
         let by = signature(&token.id);
         let change = match self.find::<Backend>(&said.backend).await? {
@@ -278,8 +292,11 @@ impl Announcements {
                 Due::Remove => self.remove(stored).await,
             };
             // It stays due, and is tried again at the next sweep.
-            if let Err(refusal) = outcome {
-                tracing::warn!(backend.id = %wanted.id, error = refusal.detail, "to be tried again");
+            if let Err(refusal) = outcome
+                && let Some(held_back) = self.lines.pass()
+            {
+                let error = refusal.detail;
+                tracing::warn!(backend.id = %wanted.id, error, held_back, "to be tried again");
             }
         }
         let ids: HashSet<&BackendId> = backends.iter().map(|s| &s.document.id).collect();
@@ -308,9 +325,11 @@ impl Announcements {
 
     fn answer(&self, token: &str, said: &Announcement, verdict: Verdict, detail: Option<String>) {
         self.metrics.judged(verdict);
-        if !verdict.is_success() {
+        if !verdict.is_success()
+            && let Some(held_back) = self.lines.pass()
+        {
             tracing::warn!(
-                token, backend.id = %said.backend, verdict = verdict.as_str(), detail,
+                token, backend.id = %said.backend, verdict = verdict.as_str(), detail, held_back,
                 "an announcement is refused",
             );
         }

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use super::Deps;
 use crate::tests::kit::{Engine, Script, listing};
+use crate::{Config, FileBackends, RawBackend, RawConfig};
 
 struct Kit {
     bus: Arc<MemoryBus>,
@@ -32,6 +33,12 @@ struct Kit {
 
 impl Kit {
     async fn new(model: Option<&str>) -> Self {
+        Self::beside(model, |_| FileBackends::default()).await
+    }
+
+    /// One beside a config file, which may name the engine.
+    async fn beside(model: Option<&str>, file: impl FnOnce(&Engine) -> FileBackends) -> Self {
+        let engine = Engine::start(Script::default()).await;
         let bus = Arc::new(MemoryBus::new(bus::Metrics::default()));
         let store = Arc::new(MemoryStore::new(Limits::default()).unwrap());
         let region = Region::new("eu").unwrap();
@@ -53,6 +60,7 @@ impl Kit {
             region: region.clone(),
             store: store.clone(),
             fleet: fleet.subscribe(),
+            file: file(&engine),
         };
         let pattern = Pattern::new("warmpath.v1.eu.answers.>").unwrap();
         let answers = bus.subscribe(pattern, Room::default()).await;
@@ -63,7 +71,6 @@ impl Kit {
             bus.publish(&region.announce("rack-1"), "no announcement".into()).unwrap();
             tokio::task::yield_now().await;
         }
-        let engine = Engine::start(Script::default()).await;
         let key = JoinKey::parse(minted.secret_text()).unwrap();
         Self { bus, store, region, key, answers, lifecycle, engine, sent: 0, _fleet: fleet }
     }
@@ -191,6 +198,24 @@ async fn a_stranger_and_a_name_of_another_are_refused() {
     let by = Signature { author: "ops".into(), at: Timestamp(1) };
     kit.store.commit(typed::delete(&stored, by).unwrap()).await.unwrap();
     assert_eq!(kit.here().await, Verdict::Unsigned, "the token was revoked");
+}
+
+fn file(id: &str, url: String) -> FileBackends {
+    let entry = RawBackend { id: id.into(), url, engine: None, api_key: None };
+    Config::new(RawConfig::default(), vec![entry]).unwrap().file_backends()
+}
+
+#[tokio::test]
+async fn an_engine_takes_neither_name_nor_address_of_one_of_the_config_file() {
+    let by_name = |_: &Engine| file("gpu-0", "http://127.0.0.2:1".to_owned());
+    let by_address = |engine: &Engine| file("e0", format!("http://{}", engine.address));
+    for mut kit in [Kit::beside(None, by_name).await, Kit::beside(None, by_address).await] {
+        assert_eq!(kit.here().await, Verdict::Taken);
+        let farewell = kit.said(Phase::Leaving);
+        assert_eq!(kit.say(&farewell).await, Verdict::Gone);
+        assert!(kit.stored().await.is_none());
+        assert_eq!(kit.engine.requests(), 0, "it is not even probed");
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use super::{MAX_LISTING_BYTES, MAX_METRICS_BYTES, MAX_SETTINGS_BYTES, Prober};
 use crate::http_client::{Answer, Fault};
 use crate::life;
 use crate::life::Continuity;
+use crate::metrics::LeftOut;
 use crate::network::connect_seconds;
 
 /// What is read of a page each second.
@@ -96,6 +97,7 @@ impl Prober {
         match engine::models::parse(&answer.body) {
             Ok(list) => {
                 self.metrics.listed(list.undecoded);
+                self.left_out(LeftOut::Models, list.left_out);
                 self.take_models(list.models);
             }
             Err(error) => {
@@ -140,6 +142,7 @@ impl Prober {
         let now = lifecycle::monotonic();
         let page = parse();
         let readings = engine::read(self.seen.engine, &page, now);
+        let left_out = engine::left_out(self.seen.engine, &page);
         let continuity = self.life.observe(&page);
         let seconds = lifecycle::monotonic().seconds_since(now);
         self.metrics.scraped(seconds, page.undecoded());
@@ -147,9 +150,20 @@ impl Prober {
             return continuity;
         }
         self.last_load = Some(now);
+        self.left_out(LeftOut::Ranks, left_out);
         self.metrics.load(&readings);
         self.take_readings(&readings);
         continuity
+    }
+
+    /// Shows how much of what the engine told is not used, and logs it when that begins.
+    fn left_out(&mut self, what: LeftOut, count: u32) {
+        if self.metrics.left_out(what, count) {
+            tracing::warn!(
+                backend.id = %self.seen.id, what = what.as_str(), count,
+                "the engine tells of more than is taken: the rest is left out",
+            );
+        }
     }
 
     /// Asks an engine whose metrics do not tell its cache for its settings.
@@ -197,6 +211,9 @@ impl Prober {
         self.settings = Some(info);
         // Each reading tells its rank; without metrics there is nothing else that does.
         let told = self.last_load.is_some();
+        if !told {
+            self.left_out(LeftOut::Ranks, info.left_out.into());
+        }
         if !told && self.seen.ranks.len() != usize::from(info.ranks) {
             let rank = |rank| RankState { rank, cache: None, slots: None, load: None };
             self.seen.ranks = (0..info.ranks).map(rank).collect();

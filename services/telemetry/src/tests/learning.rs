@@ -148,6 +148,32 @@ async fn a_llama_cpp_is_asked_for_its_slots() {
 }
 
 #[tokio::test]
+async fn an_engine_that_tells_without_measure_is_read_up_to_a_bound() {
+    let mut metrics = page(100.0, 1000, 2, 1);
+    for rank in 1..300 {
+        metrics.push_str(&format!("vllm:num_requests_running{{engine=\"{rank}\"}} 1\n"));
+    }
+    let script = Script {
+        metrics: (200, metrics),
+        models: (200, listing(&["model", &"n".repeat(500_000), "a\u{1b}b"])),
+        ..Script::default()
+    };
+    let engine = Engine::start(script).await;
+    let mut watch = Watch::with(vec![engine.backend("a")], HashMap::new());
+    let ready = watch.until("a", "its ranks", |b| b.ranks.len() > 1).await;
+    assert_eq!(ready.ranks.len(), usize::from(engine::MAX_RANKS));
+    let models: Vec<_> = ready.models.iter().map(|m| m.id.as_str()).collect();
+    assert_eq!(models, ["model"]);
+    let shown = watch.metrics();
+    for (what, count) in [("ranks", 44), ("models", 2)] {
+        let line = format!("warmpath_telemetry_left_out{{backend=\"a\",what=\"{what}\"}} {count}");
+        assert!(shown.contains(&line), "{line} is not in {shown}");
+    }
+    assert!(shown.len() < 1 << 20, "{} bytes", shown.len());
+    watch.stop().await;
+}
+
+#[tokio::test]
 async fn an_adapter_has_its_models_tokenizer() {
     let folder = ModelFolder::builtin();
     let models = r#"{"data":[{"id":"model","root":"r","parent":null},

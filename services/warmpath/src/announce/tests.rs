@@ -45,6 +45,7 @@ async fn an_engine_joins_and_its_farewell_ends_when_it_is_out_of_the_fleet() {
         region: region.clone(),
         store: store.clone(),
         fleet: fleet.subscribe(),
+        file: telemetry::FileBackends::default(),
     };
     let (telemetry, engine) = (Lifecycle::new(), Lifecycle::new());
     telemetry.spawn("announcements", deps.build().unwrap().run(telemetry.drain()));

@@ -125,7 +125,7 @@ fn rows<'a>(backends: impl Iterator<Item = &'a Value>) -> Table {
 
 async fn get(client: Client, id: &str) -> Result<(), Failure> {
     let said = client.get(&format!("/backends/{}", encode(id))).await?;
-    println!("{:#}", said.body);
+    println!("{}", super::json(&said.body));
     Ok(())
 }
 

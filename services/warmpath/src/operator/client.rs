@@ -131,11 +131,20 @@ impl Client {
         self.call(Method::GET, path, Expect::Anything, None).await
     }
 
+    /// Reads a page of a list from the admin API.
+    pub(super) async fn page(&self, path: &str) -> Result<Value, Failure> {
+        let said = self.get(path).await?.body;
+        if said["items"].is_array() {
+            return Ok(said);
+        }
+        Err(foreign(&self.admin, &format!("/admin/v1{path}")))
+    }
+
     /// All pages of a list as one.
     pub(super) async fn list(&self, path: &str, query: &str) -> Result<Value, Failure> {
         let (mut all, mut after) = (Vec::new(), String::new());
         loop {
-            let mut said = self.get(&format!("{path}?{query}{after}")).await?.body;
+            let mut said = self.page(&format!("{path}?{query}{after}")).await?;
             if let Value::Array(items) = said["items"].take() {
                 all.extend(items);
             }
@@ -219,12 +228,22 @@ impl Client {
         let (parts, body) = tokio::time::timeout(LIMIT, exchange)
             .await
             .map_err(|_| unreachable(format!("no answer within {LIMIT:?}")))??;
-        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        if parts.status.is_success() {
-            return Ok(Answer { body, etag: parts.headers.get(ETAG).cloned() });
+        let said: Option<Value> = serde_json::from_slice(&body).ok();
+        if !parts.status.is_success() {
+            return Err(refused(parts.status, &said.unwrap_or(Value::Null)));
         }
-        Err(refused(parts.status, &body))
+        let body = match said {
+            Some(said) if said.is_object() => said,
+            _ if parts.status == StatusCode::NO_CONTENT => Value::Null,
+            _ => return Err(foreign(base, path)),
+        };
+        Ok(Answer { body, etag: parts.headers.get(ETAG).cloned() })
     }
+}
+
+/// A success that is none of ours: a proxy's page, another server.
+fn foreign(base: &str, path: &str) -> Failure {
+    Failure::Odd(format!("{base}{path} answers, but not as Warmpath does: is the address right?"))
 }
 
 /// A problem of RFC 9457, or whatever else came instead.

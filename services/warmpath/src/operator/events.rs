@@ -34,10 +34,10 @@ pub fn run(args: Args) -> ExitCode {
 
 async fn show(client: Client, format: Format, args: &Args) -> Result<(), Failure> {
     let after = args.after.map(|after| format!("&after={after}")).unwrap_or_default();
-    let mut said = client.get(&format!("/events?limit={}{after}", args.limit)).await?.body;
+    let mut said = client.page(&format!("/events?limit={}{after}", args.limit)).await?;
     if !args.follow {
         match format {
-            Format::Json => println!("{said:#}"),
+            Format::Json => println!("{}", super::json(&said)),
             Format::Table => print!("{}", Table::new(&HEAD, items(&said).map(row))),
         }
         return Ok(());
@@ -46,13 +46,13 @@ async fn show(client: Client, format: Format, args: &Args) -> Result<(), Failure
         for event in items(&said) {
             match format {
                 // One object a line: whoever reads a stream wants lines.
-                Format::Json => println!("{event}"),
+                Format::Json => println!("{}", super::escaped(&event.to_string())),
                 Format::Table => println!("{}", row(event).join("  ")),
             }
         }
         let after = said["next_after"].as_u64().unwrap_or_default();
         let path = format!("/events?limit=1000&after={after}&wait_seconds={WAIT_SECONDS}");
-        said = client.get(&path).await?.body;
+        said = client.page(&path).await?;
     }
 }
 

@@ -30,10 +30,13 @@ pub fn run(mut args: Args) -> ExitCode {
 async fn show(client: Client, format: Format, request: &str) -> Result<(), Failure> {
     let said = ask(&client, request).await?;
     if format == Format::Json {
-        println!("{said:#}");
+        println!("{}", super::json(&said));
         return Ok(());
     }
-    for attempt in said["attempts"].as_array().into_iter().flatten() {
+    let Some(attempts) = said["attempts"].as_array() else {
+        return Err(Failure::Odd("a router answers, but not as Warmpath does".to_owned()));
+    };
+    for attempt in attempts {
         print!("{}", shown(attempt));
     }
     Ok(())
@@ -64,7 +67,7 @@ impl Failure {
 fn shown(attempt: &Value) -> String {
     let field = |path: &str| text(attempt, path);
     let decision = match attempt["rejected"].as_str() {
-        Some(reason) => format!("rejected: {reason}"),
+        Some(reason) => format!("rejected: {}", super::printable(reason)),
         None => format!(
             "{} rank {}: {}, {} tokens predicted cached, first token predicted after {} s",
             field("/decision/backend"),

@@ -78,9 +78,9 @@ async fn create(client: Client, format: Format, args: &CreateArgs) -> Result<(),
     let scope = Value::Object(scope);
     let said = client.call(Method::POST, "/join-tokens", Expect::Anything, Some(&scope)).await?;
     match format {
-        Format::Json => println!("{:#}", said.body),
+        Format::Json => println!("{}", super::json(&said.body)),
         Format::Table => {
-            println!("{}", text(&said.body, "/token"));
+            println!("{}", super::secret(&said.body, "token")?);
             eprintln!("Give the line above to `warmpath announce`; it is not shown again.");
         }
     }

@@ -89,9 +89,9 @@ async fn create(client: Client, format: Format, tenant: &str) -> Result<(), Fail
     let body = json!({ "tenant": tenant });
     let said = client.call(Method::POST, "/keys", Expect::Anything, Some(&body)).await?.body;
     match format {
-        Format::Json => println!("{said:#}"),
+        Format::Json => println!("{}", super::json(&said)),
         Format::Table => {
-            println!("{}", text(&said, "/key"));
+            println!("{}", super::secret(&said, "key")?);
             eprintln!("Give the line above to its user; it is not shown again.");
         }
     }

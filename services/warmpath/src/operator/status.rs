@@ -22,8 +22,11 @@ pub fn run(args: Args) -> ExitCode {
 
 async fn show(client: Client, format: Format) -> Result<(), Failure> {
     let said = client.get("/status").await?.body;
+    if !said["store"].is_object() {
+        return Err(Failure::Odd("it answers, but not as Warmpath does".to_owned()));
+    }
     if format == Format::Json {
-        println!("{said:#}");
+        println!("{}", super::json(&said));
         return Ok(());
     }
     println!("telemetry  version {}", text(&said, "/version"));
@@ -45,6 +48,8 @@ async fn show(client: Client, format: Format) -> Result<(), Failure> {
 
 fn backends(states: &Value) -> String {
     let states = states.as_object().into_iter().flatten();
-    let parts: Vec<String> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    let parts: Vec<String> = states
+        .map(|(state, count)| format!("{} {}", text(count, ""), super::printable(state)))
+        .collect();
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }

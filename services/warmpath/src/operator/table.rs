@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::printable;
+
 /// A table. Without rows it is one line that says so.
 pub(super) struct Table {
     head: Vec<&'static str>,
@@ -18,11 +20,6 @@ impl Table {
         let widest = cells.map(|cell| printable(cell).chars().count()).max().unwrap_or(0);
         widest.max(self.head[column].len())
     }
-}
-
-/// What others chose (names, URLs) must not steer the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 impl fmt::Display for Table {

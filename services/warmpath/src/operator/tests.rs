@@ -34,6 +34,17 @@ fn a_table_is_as_wide_as_its_entries_and_steers_no_terminal() {
 }
 
 #[test]
+fn nothing_of_an_answer_steers_a_terminal_and_scripts_read_the_same() {
+    let said = json!({"a": "x\u{1b}]0;y\u{7}\u{9b}31m\u{202e}\n\u{7f}z", "n": ["\u{9b}"], "o": {"\u{9b}": 1}});
+    for shown in [text(&said, "/a"), text(&said, "/n"), text(&said, "/o"), super::json(&said)] {
+        assert!(!shown.chars().any(|c| c != '\n' && super::steers(c)), "{shown:?}");
+    }
+    assert!(!text(&said, "/a").contains('\n'));
+    let read: serde_json::Value = serde_json::from_str(&super::json(&said)).unwrap();
+    assert_eq!(read, said);
+}
+
+#[test]
 fn fields_are_shown_as_people_read_them() {
     let value = json!({"a": {"b": ["x", 1]}, "n": null, "e": [], "t": true});
     assert_eq!(text(&value, "/a/b"), "x,1");

@@ -187,6 +187,101 @@ async fn an_index_that_fails_while_it_is_used_is_made_anew_once() {
 }
 
 #[tokio::test]
+async fn an_index_that_the_disk_does_not_take_is_kept_in_memory() {
+    let setting = Setting::new();
+    let store = setting.open();
+    let before = fill(&store, 1).await;
+    assert_eq!(setting.metrics.index_on_disk.get(), 1);
+    // The place of the index is a link to nowhere, where nothing can be made.
+    store.shared.retire("a test");
+    fs::remove_dir_all(setting.index()).unwrap();
+    std::os::unix::fs::symlink(setting.folder.path().join("no/where"), setting.index()).unwrap();
+    assert_eq!(content(&store).await, before);
+    assert_eq!(setting.metrics.index_on_disk.get(), 0);
+    let entry = store.commit(change("more", Some("x"))).await.unwrap();
+    assert_eq!(store.get(&entry.key).await.unwrap(), Some(entry.clone()));
+    let gone = store.commit(change("k1", None)).await.unwrap();
+    assert_eq!(store.get(&gone.key).await.unwrap(), None);
+    let now = content(&store).await;
+    drop(store);
+    let again = setting.open();
+    assert_eq!((content(&again).await, setting.metrics.index_on_disk.get()), (now.clone(), 0));
+    drop(again);
+    fs::remove_file(setting.index()).unwrap();
+    let again = setting.open();
+    assert_eq!((content(&again).await, setting.metrics.index_on_disk.get()), (now, 1));
+}
+
+/// Makes a folder's journal absent in some way.
+type Loss = fn(&Path);
+
+#[tokio::test]
+async fn a_store_whose_journal_is_gone_does_not_open_as_an_empty_one() {
+    let journal = "journal-00000000000000000000.log";
+    let losses: [(&str, Loss); 5] = [
+        ("index", |file| fs::remove_file(file).unwrap()),
+        ("index", |file| fs::rename(file, file.with_extension("moved")).unwrap()),
+        ("index.aside", |file| {
+            let folder = file.parent().unwrap();
+            fs::rename(folder.join("index"), folder.join("index.aside")).unwrap();
+            fs::remove_file(file).unwrap();
+        }),
+        ("journal-00000000000000000000.log.bak", |file| {
+            fs::rename(file, format!("{}.bak", file.display())).unwrap();
+            fs::remove_dir_all(file.with_file_name("index")).unwrap();
+        }),
+        (journal, |file| {
+            fs::rename(file, file.with_extension("moved")).unwrap();
+            std::os::unix::fs::symlink("/no/where", file).unwrap();
+        }),
+    ];
+    for (trace, lose) in losses {
+        let setting = Setting::new();
+        fill(&setting.open(), 1).await;
+        lose(&setting.folder.path().join(journal));
+        let names = files(setting.folder.path());
+        let config = EmbeddedConfig::new(setting.folder.path());
+        let error = EmbeddedStore::open(config, Metrics::default()).err().expect(trace);
+        let text = error.to_string();
+        assert!(text.contains(trace) && text.contains("journal"), "{text}");
+        assert_eq!(files(setting.folder.path()), names, "{trace}: something was changed");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_journal_that_is_put_back_is_the_store_again() {
+    let setting = Setting::new();
+    let before = fill(&setting.open(), 1).await;
+    let file = setting.folder.path().join("journal-00000000000000000000.log");
+    let away = setting.folder.path().join("elsewhere");
+    fs::rename(&file, &away).unwrap();
+    let config = EmbeddedConfig::new(setting.folder.path());
+    let error = EmbeddedStore::open(config, Metrics::default()).err().unwrap();
+    assert!(matches!(error, StoreError::Missing { .. }), "{error}");
+    fs::rename(&away, &file).unwrap();
+    assert_eq!(content(&setting.open()).await, before);
+    assert_eq!(setting.rebuilds(), 0, "the index was left as it is");
+}
+
+#[tokio::test]
+async fn a_journal_behind_a_link_is_the_journal() {
+    let (setting, disk) = (Setting::new(), tempfile::tempdir().unwrap());
+    let before = fill(&setting.open(), 1).await;
+    let name = "journal-00000000000000000000.log";
+    let (file, moved) = (setting.folder.path().join(name), disk.path().join(name));
+    fs::copy(&file, &moved).unwrap();
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink(&moved, &file).unwrap();
+    let store = setting.open();
+    assert_eq!(content(&store).await, before);
+    let length = fs::metadata(&moved).unwrap().len();
+    let entry = store.commit(change("more", Some("x"))).await.unwrap();
+    drop(store);
+    assert!(fs::metadata(&moved).unwrap().len() > length, "changes go to where the link leads");
+    assert_eq!(setting.open().get(&entry.key).await.unwrap(), Some(entry));
+}
+
+#[tokio::test]
 async fn a_second_process_is_kept_out() {
     let setting = Setting::new();
     let store = setting.open();

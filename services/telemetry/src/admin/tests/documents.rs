@@ -6,6 +6,7 @@ use domain::desired::{Announced, Backend, LifecycleWish, Tenant};
 use serde_json::{Value, json};
 
 use super::kit::{Kit, seen};
+use crate::{Config, RawBackend, RawConfig};
 
 #[tokio::test]
 async fn a_backend_is_added_drained_maintained_readied_and_removed() {
@@ -191,4 +192,46 @@ async fn changes_at_the_same_time_are_all_made() {
     let all = paths.iter().map(async |path| kit.post(path, Value::Null).await.is(200).clone());
     let answers = futures_util::future::join_all(all).await;
     assert!(answers.iter().all(|answer| answer["id"] == "a"));
+}
+
+#[tokio::test]
+async fn the_config_files_engines_keep_their_names_and_addresses() {
+    let entry =
+        RawBackend { id: "e0".into(), url: "http://e0:1".into(), engine: None, api_key: None };
+    let config = Config::new(RawConfig::default(), vec![entry]).unwrap();
+    let kit = Kit::beside(config.file_backends(), vec![seen("e0", BackendState::Ready)]);
+    let taken = kit.add("/backends/e0", json!({"url": "http://e1:1"})).await;
+    assert_eq!(taken.is_problem(409, "taken")["field"], "id");
+    let taken = kit.add("/backends/dup", json!({"url": "https://E0:1"})).await;
+    assert_eq!(taken.is_problem(409, "taken")["field"], "url");
+    for verb in ["drain", "maintenance", "ready"] {
+        let answer = kit.post(&format!("/backends/e0/{verb}"), Value::Null).await;
+        let detail = answer.is_problem(409, "taken")["detail"].as_str().unwrap();
+        assert!(detail.contains("config file"), "{detail}");
+    }
+    assert_eq!(kit.store.revision(), Revision(0));
+    // A document of before the file had it counts for nothing, is not shown, and can be removed.
+    let backend: Backend =
+        serde_json::from_value(json!({"id": "e0", "url": "http://other:1"})).unwrap();
+    let by = typed::Signature { author: "test".into(), at: config_store::Timestamp(1) };
+    kit.store.commit(typed::create(&backend, by).unwrap()).await.unwrap();
+    let list = kit.get("/backends").await;
+    let shown = &list.is(200)["items"][0];
+    assert_eq!((&shown["source"], &shown["url"]), (&"config".into(), &"http://e0:1".into()));
+    assert_eq!(kit.get("/backends/e0").await.is(200), shown);
+    let replaced = kit.ask("PUT /backends/e0", ("if-match", "*"), json!({"url": "http://x:1"}));
+    replaced.await.is_problem(409, "taken");
+    kit.delete("/backends/e0").await.is(204);
+}
+
+#[tokio::test]
+async fn an_address_has_one_name() {
+    let kit = Kit::new();
+    kit.add("/backends/a", json!({"url": "http://host"})).await.is(201);
+    let taken = kit.add("/backends/b", json!({"url": "http://HOST:80"})).await;
+    let detail = taken.is_problem(409, "taken")["detail"].as_str().unwrap();
+    assert!(detail.contains("`a`"), "{detail}");
+    kit.ask("PUT /backends/a", ("if-match", "*"), json!({"url": "http://host:80"})).await.is(200);
+    kit.delete("/backends/a").await.is(204);
+    kit.add("/backends/b", json!({"url": "http://host"})).await.is(201);
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
+use crate::FileBackends;
 use crate::admin::Deps;
 use crate::admin::auth::Tokens;
 use crate::admin::config::Config;
@@ -64,6 +65,11 @@ impl Kit {
     }
 
     pub(super) fn seeing(backends: Vec<Arc<Backend>>) -> Self {
+        Self::beside(FileBackends::default(), backends)
+    }
+
+    /// One beside backends of a config file.
+    pub(super) fn beside(file: FileBackends, backends: Vec<Arc<Backend>>) -> Self {
         let store = Arc::new(MemoryStore::new(Limits::default()).unwrap());
         let fleet = watch::Sender::new(Arc::new(Fleet { revision: 3, backends }));
         let process = Process { id: "router-0".into(), incarnation: Incarnation(2) };
@@ -79,6 +85,7 @@ impl Kit {
             store: store.clone() as Arc<dyn ConfigStore>,
             fleet: fleet.subscribe(),
             members: members.subscribe(),
+            file,
         };
         let router = Config { listen, tls: None, tokens }.build(deps).unwrap().router();
         Self { store, registry, router, _fleet: fleet, _members: members }

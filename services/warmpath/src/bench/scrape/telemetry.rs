@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bus::{NatsBus, NatsConfig, RawNatsConfig};
-use config_feed::ControlService;
+use config_feed::{ControlService, Guard};
 use config_store::typed::{self, Signature, Stored};
 use config_store::{ConfigStore, Limits, MemoryStore, Timestamp};
 use domain::desired::{Backend, Document, LifecycleWish, Tenant};
@@ -81,7 +81,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         let loads = LoadEvents::new(&prometheus_registry(), bus, region, service.fleet())?;
         spawner.spawn("load-events", loads.run(spawner.drain()));
     }
-    let control = ControlService::new(service.hub(), lifecycle.drain());
+    let control = ControlService::new(service.hub(), lifecycle.drain(), Guard::default());
     let listener = lifecycle::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
     let server_config = rpc::ServerConfig::new(rpc::RawServerConfig::default())?;
     let server = rpc::Server::new(listener, &server_config, rpc::Metrics::default())?;

@@ -81,6 +81,7 @@ async fn serve(tls: RawTls) -> (Lifecycle, String) {
         store: Arc::new(MemoryStore::new(Limits::default()).unwrap()),
         fleet: watch::Sender::new(Arc::new(Fleet::default())).subscribe(),
         members: watch::Sender::new(MemberList::default()).subscribe(),
+        file: telemetry::FileBackends::default(),
     };
     let api = config.build(deps).unwrap();
     lifecycle.spawn("admin-api", api.run(listener, lifecycle.spawner()));
