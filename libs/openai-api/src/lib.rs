@@ -21,7 +21,9 @@ pub mod splice;
 pub mod sse;
 
 pub use body::{BodyError, BodyView, Field, PromptField, RouteKind};
-pub use chunk::{ChunkView, Said, UsageFilter, UsageMeter, usage_of_response};
-pub use errors::ApiError;
+pub use chunk::{
+    ChunkView, Grammar, Said, UsageFilter, UsageMeter, response_id, usage_of_response,
+};
+pub use errors::{ApiError, Dialect};
 pub use splice::{Splice, with_include_usage};
 pub use sse::{FrameKind, SseFrame, SseSplitter};

@@ -1,6 +1,7 @@
 //! From a request's head to its answer.
 
 mod body;
+mod forwarding;
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -13,31 +14,23 @@ use bytes::Bytes;
 use domain::ErrorCode;
 use futures_util::FutureExt;
 use http::header::{CONNECTION, HeaderValue};
-use http::uri::PathAndQuery;
 use http::{HeaderMap, Request, Response, request};
-use http_body::Body;
 use hyper::body::Incoming;
-use openai_api::{ApiError, RouteKind};
+use openai_api::{ApiError, Dialect};
 
 use crate::access::Denied;
 use crate::endpoint::{self, Matched};
-use crate::forward::{Answer, Forward};
 use crate::gateway::Gateway;
-use crate::headers::{self, X_REQUEST_ID};
-use crate::limits::{Permit, RateState};
+use crate::headers::{self, REQUEST_ID, X_REQUEST_ID};
 use crate::metrics::Outcome;
-use crate::prepare::{Prepared, Unprepared, prepare};
+use crate::models;
 use crate::record::Record;
-use crate::refusal::{self, Refusal};
-use crate::response::{EdgeBody, ForwardBody, Watchlist};
+use crate::refusal::{self, ErrorForm, Refusal};
+use crate::response::{EdgeBody, Watchlist};
 use crate::tenant::Tenant;
-use crate::{debug_headers, models};
 
-/// Bodies up to this length are read and rendered where they arrive: at most a few tenths of a
-/// millisecond, about what moving them to another thread and back costs on a busy machine.
-const INLINE_BYTES: usize = 64 * 1024;
-/// So many bytes are tokenised there too, if they were not before: about a millisecond.
-const INLINE_TOKENIZED_BYTES: usize = 4 * 1024;
+/// The answer to `/version`.
+const VERSION: &str = concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}");
 
 /// Answers a request. Never fails and never panics.
 pub(crate) async fn handle(
@@ -56,8 +49,9 @@ pub(crate) async fn handle(
         started,
     );
     record.client_id = headers::client_request_id(&head.headers);
-    let label = record.label();
-    let answering = AssertUnwindSafe(answer(&gateway, &head, matched, body, record));
+    let dialect = endpoint::dialect(head.uri.path());
+    let errors = ErrorForm { dialect, request: record.label() };
+    let answering = AssertUnwindSafe(answer(&gateway, &head, matched, body, &errors, record));
     let mut answering = pin!(answering.catch_unwind());
     let answered = poll_fn(|cx| match answering.as_mut().poll(cx) {
         Poll::Pending if gateway.cut.load(Ordering::Relaxed) => Poll::Ready(None),
@@ -67,15 +61,18 @@ pub(crate) async fn handle(
         Some(Ok(response)) => response,
         None => {
             let message = "the gateway is shutting down; try again";
-            Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).into_response()
+            Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).into_response(&errors)
         }
         Some(Err(_)) => {
             gateway.families.panics.inc();
             let message = "the gateway failed; the request id tells which request it was";
-            Refusal::new(ApiError::new(ErrorCode::Internal, message)).into_response()
+            Refusal::new(ApiError::new(ErrorCode::Internal, message)).into_response(&errors)
         }
     };
-    response.headers_mut().insert(X_REQUEST_ID, label);
+    if dialect == Dialect::Anthropic {
+        response.headers_mut().insert(REQUEST_ID, errors.request.clone());
+    }
+    response.headers_mut().insert(X_REQUEST_ID, errors.request.clone());
     if head.version == http::Version::HTTP_2 {
         // A header of connections that serve one request at a time.
         response.headers_mut().remove(CONNECTION);
@@ -92,6 +89,7 @@ async fn answer(
     head: &request::Parts,
     matched: Matched<'_>,
     body: Incoming,
+    errors: &ErrorForm,
     mut record: Record,
 ) -> Response<EdgeBody> {
     let found = match matched {
@@ -105,8 +103,12 @@ async fn answer(
         ))
         .allow(methods)),
         Matched::Health => Ok(refusal::json(Bytes::from_static(b"{\"status\":\"ok\"}"))),
+        Matched::Version => version(gateway, head, &mut record),
         Matched::Models | Matched::Model(_) => listing(gateway, head, matched, &mut record),
-        Matched::Forward(_, kind) => return forward(gateway, head, kind, body, record).await,
+        Matched::Forward(..) | Matched::Bodyless(_) | Matched::Response(_) => {
+            let arrival = Arrival { gateway, head, errors };
+            return forwarding::forward(arrival, matched, body, record).await;
+        }
     };
     match found {
         Ok(response) => {
@@ -114,18 +116,31 @@ async fn answer(
             record.end(Outcome::Ok, None);
             response
         }
-        Err(refusal) => refuse(gateway, refusal, record),
+        Err(refusal) => refuse(gateway, refusal, errors, record),
     }
 }
 
+/// A request whose head has come.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    gateway: &'a Gateway,
+    head: &'a request::Parts,
+    errors: &'a ErrorForm,
+}
+
 /// Notes and counts a refusal, and makes it an answer.
-fn refuse(gateway: &Gateway, refusal: Refusal, mut record: Record) -> Response<EdgeBody> {
+fn refuse(
+    gateway: &Gateway,
+    refusal: Refusal,
+    errors: &ErrorForm,
+    mut record: Record,
+) -> Response<EdgeBody> {
     let code = refusal.error.code;
-    record.status = code.http_status();
+    record.status = refusal.status(errors);
     // Where an engine failed, that was noted already.
     record.end(Outcome::Rejected, Some(code));
     gateway.families.count_rejected(code);
-    refusal.into_response()
+    refusal.into_response(errors)
 }
 
 fn listing(
@@ -146,6 +161,16 @@ fn listing(
     Ok(refusal::json(body))
 }
 
+/// Versions are nobody's business who has no key.
+fn version(
+    gateway: &Gateway,
+    head: &request::Parts,
+    record: &mut Record,
+) -> Result<Response<EdgeBody>, Refusal> {
+    identify(gateway, &head.headers, record)?;
+    Ok(refusal::json(Bytes::from_static(VERSION.as_bytes())))
+}
+
 fn identify(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -154,7 +179,8 @@ fn identify(
     let identified = gateway.access.identify(headers, record.started);
     let tenant = identified.map_err(|denied| match denied {
         Denied::NoKey => {
-            let message = "no valid API key; send it as `Authorization: Bearer sk-wp-...`";
+            let message = "no valid API key; send it as `Authorization: Bearer sk-wp-...` or as \
+                           `x-api-key: sk-wp-...`";
             Refusal::new(ApiError::new(ErrorCode::InvalidApiKey, message))
         }
         Denied::CannotTell => {
@@ -165,127 +191,4 @@ fn identify(
     })?;
     record.tenant = Some(tenant.id().clone());
     Ok(tenant)
-}
-
-async fn forward(
-    gateway: &Gateway,
-    head: &request::Parts,
-    kind: RouteKind,
-    mut body: Incoming,
-    mut record: Record,
-) -> Response<EdgeBody> {
-    let mut rate = None;
-    let forwarded = async {
-        let tenant = identify(gateway, &head.headers, &mut record)?;
-        let permit = admit(&tenant, record.started, &mut rate)?;
-        // The memory is given back when the engine has the body.
-        let (bytes, _memory) = body::read(&mut body, &head.headers, gateway).await?;
-        let prepared = prepare_somewhere(gateway, bytes, kind, &tenant).await?;
-        note(&prepared, &mut record, gateway);
-        let target = head.uri.path_and_query().cloned();
-        let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let headers = headers::for_engine(&head.headers);
-        // Large, as it holds the exchange; it lives on the heap with the handler all the same.
-        let answer =
-            Box::pin(Forward::new(gateway, prepared, target, headers).run(&mut record)).await?;
-        Ok::<_, Refusal>((answer, permit, tenant))
-    }
-    .await;
-    let mut response = match forwarded {
-        Ok((answer, permit, tenant)) => pass(answer, permit, &tenant, record),
-        Err(refusal) => {
-            let read = body.is_end_stream() || body::drain(&mut body, &head.headers).await;
-            refuse(gateway, refusal.closing(!read), record)
-        }
-    };
-    if let Some(state) = rate {
-        refusal::add_rate(response.headers_mut(), state);
-    }
-    response
-}
-
-/// The cheap checks: how many requests are open, and how many came.
-fn admit(
-    tenant: &Tenant,
-    now: domain::Moment,
-    rate: &mut Option<RateState>,
-) -> Result<Permit, Refusal> {
-    // The permit first: a request that the rate refuses gives it back, while one that finds no
-    // room must not have been counted against the rate.
-    let permit = tenant.open().ok_or_else(|| {
-        let message = "too many requests are open for this key; wait for one to end";
-        Refusal::new(ApiError::new(ErrorCode::ConcurrencyLimitExceeded, message))
-            .retry_after(Some(std::time::Duration::from_secs(1)))
-    })?;
-    match tenant.take(now) {
-        Ok(state) => {
-            *rate = state;
-            Ok(permit)
-        }
-        Err(exceeded) => {
-            *rate = Some(exceeded.state);
-            let message = "too many requests per minute for this key; slow down";
-            Err(Refusal::new(ApiError::new(ErrorCode::RateLimitExceeded, message))
-                .retry_after(Some(exceeded.retry_after)))
-        }
-    }
-}
-
-/// Prepares a body here, or on a thread for long work.
-async fn prepare_somewhere(
-    gateway: &Gateway,
-    bytes: Bytes,
-    kind: RouteKind,
-    tenant: &Arc<Tenant>,
-) -> Result<Prepared, Refusal> {
-    let fleet = gateway.fleet.current();
-    if bytes.len() <= INLINE_BYTES {
-        let secret = gateway.region_secret.expose();
-        match prepare(&bytes, kind, &fleet, tenant, secret, INLINE_TOKENIZED_BYTES) {
-            Ok(prepared) => return Ok(prepared),
-            Err(Unprepared::Refused(error)) => return Err(error.into()),
-            Err(Unprepared::TooLong) => {}
-        }
-    }
-    let internal = || ApiError::new(ErrorCode::Internal, "the gateway failed to read the request");
-    let turn = Arc::clone(&gateway.heavy).acquire_owned().await.map_err(|_| internal())?;
-    let (tenant, secret) = (Arc::clone(tenant), gateway.region_secret.clone());
-    let working = tokio::task::spawn_blocking(move || {
-        let prepared = prepare(&bytes, kind, &fleet, &tenant, secret.expose(), usize::MAX);
-        drop(turn);
-        prepared
-    });
-    match working.await {
-        Ok(Ok(prepared)) => Ok(prepared),
-        Ok(Err(Unprepared::Refused(error))) => Err(error.into()),
-        Ok(Err(Unprepared::TooLong)) | Err(_) => Err(internal().into()),
-    }
-}
-
-fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {
-    record.stream = prepared.stream;
-    record.model = Some(prepared.model.clone());
-    if let Some(view) = &prepared.view {
-        record.model_metrics = Arc::clone(&view.metrics);
-    }
-    if let Some(took) = prepared.keys_took {
-        gateway.families.tokenize.observe(took.as_secs_f64());
-    }
-}
-
-/// Makes an engine's answer the client's.
-fn pass(answer: Answer, permit: Permit, tenant: &Tenant, mut record: Record) -> Response<EdgeBody> {
-    let Answer { mut head, exchange } = answer;
-    head.version = http::Version::HTTP_11;
-    head.extensions.clear();
-    headers::for_client(&mut head.headers);
-    if headers::is_event_stream(&head.headers) {
-        headers::for_event_stream(&mut head.headers);
-    }
-    record.usage = exchange.summary().usage;
-    if tenant.debug_headers() {
-        debug_headers::add(&mut head.headers, &record);
-    }
-    record.status = head.status.as_u16();
-    Response::from_parts(head, EdgeBody::Forward(ForwardBody::new(exchange, record, permit)))
 }

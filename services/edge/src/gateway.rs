@@ -15,6 +15,7 @@ use crate::config::Timeouts;
 use crate::fleet::FleetWatch;
 use crate::headers::RequestIds;
 use crate::metrics::Families;
+use crate::owners::Owners;
 use crate::upstream::Upstream;
 
 /// The edge as its request handlers see it.
@@ -31,6 +32,8 @@ pub(crate) struct Gateway {
     pub(crate) fleet: FleetWatch,
     pub(crate) families: Arc<Families>,
     pub(crate) ids: RequestIds,
+    /// Which backend keeps which response.
+    pub(crate) owners: Arc<Owners>,
     /// Keys of answers.
     pub(crate) answers: Arc<Answers>,
     /// Bodies being worked on off the asynchronous threads.

@@ -9,6 +9,7 @@
 //! - `access`, `auth`, `tenant`, `limits`: who asks, and how much
 //! - `prepare`, `keys`, `fleet`: from a body to block keys
 //! - `forward`, `lease`: attempts, each with its booking
+//! - `owners`, `lookup`: responses that an engine keeps, and requests about them
 //! - `upstream`: the HTTP client towards the engines
 //! - `exchange`, `response`, `timer`: an engine's answer on its way to the client
 //! - `answer`: the keys of the blocks that an answer filled
@@ -31,8 +32,10 @@ mod headers;
 mod keys;
 mod lease;
 mod limits;
+mod lookup;
 mod metrics;
 mod models;
+mod owners;
 mod prepare;
 pub mod process;
 mod record;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::{ErrorCode, ModelId, Prompt};
-use openai_api::{ApiError, BodyView, RouteKind, with_include_usage};
+use openai_api::{ApiError, BodyView, Field, RouteKind, with_include_usage};
 
 use crate::answer::PromptEnd;
 use crate::fleet::{FleetView, ModelView};
@@ -22,6 +22,7 @@ pub(crate) struct Prepared {
     pub(crate) model: ModelId,
     /// The model as the ready backends serve it, if one does.
     pub(crate) view: Option<Arc<ModelView>>,
+    pub(crate) kind: RouteKind,
     pub(crate) stream: bool,
     /// Whether the engine is asked for a usage event that the client did not ask for.
     pub(crate) usage_injected: bool,
@@ -33,6 +34,8 @@ pub(crate) struct Prepared {
     pub(crate) prompt_end: Option<Arc<PromptEnd>>,
     /// Output tokens over all choices, if the client limits them.
     pub(crate) max_output_tokens: Option<u32>,
+    /// The response that it goes on from, which one backend keeps.
+    pub(crate) previous: Option<Box<str>>,
     /// What rendering, tokenising and hashing took.
     pub(crate) keys_took: Option<Duration>,
 }
@@ -88,14 +91,43 @@ pub(crate) fn prepare(
     Ok(Prepared {
         model: id,
         view: model.cloned(),
+        kind,
         stream: view.stream && kind.is_prefix_routed(),
         usage_injected: view.can_inject_usage(),
         body: with_include_usage(&view, body),
         prompt,
         prompt_end: prompt_end.map(Arc::new),
         max_output_tokens: max_output_tokens(&view),
+        previous: previous(&view),
         keys_took,
     })
+}
+
+/// A request without a body, for a model that a backend serves.
+pub(crate) fn bodyless(view: Arc<ModelView>) -> Prepared {
+    Prepared {
+        model: view.id.clone(),
+        view: Some(view),
+        kind: RouteKind::ByLoad,
+        stream: false,
+        usage_injected: false,
+        body: Bytes::new(),
+        prompt: None,
+        prompt_end: None,
+        max_output_tokens: None,
+        previous: None,
+        keys_took: None,
+    }
+}
+
+fn previous(view: &BodyView<'_>) -> Option<Box<str>> {
+    match view.kind() {
+        RouteKind::Responses => {
+            let id = view.text(Field::PreviousResponseId)?;
+            (!id.is_empty()).then(|| id.into())
+        }
+        _ => None,
+    }
 }
 
 fn max_output_tokens(view: &BodyView<'_>) -> Option<u32> {

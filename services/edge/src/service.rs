@@ -87,6 +87,7 @@ impl Config {
             fleet,
             families: Arc::new(families),
             ids: RequestIds::new().map_err(Error::Random)?,
+            owners: Arc::default(),
             answers,
             heavy: Arc::new(Semaphore::new(workers)),
             body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
