@@ -1,6 +1,7 @@
 //! From a request's head to its answer.
 
 mod body;
+mod form;
 mod forwarding;
 
 use std::future::{Future, poll_fn};
@@ -105,7 +106,7 @@ async fn answer(
         Matched::Health => Ok(refusal::json(Bytes::from_static(b"{\"status\":\"ok\"}"))),
         Matched::Version => version(gateway, head, &mut record),
         Matched::Models | Matched::Model(_) => listing(gateway, head, matched, &mut record),
-        Matched::Forward(..) | Matched::Bodyless(_) | Matched::Response(_) => {
+        Matched::Forward(..) | Matched::Form(_) | Matched::Bodyless(_) | Matched::Response(_) => {
             let arrival = Arrival { gateway, head, errors };
             return forwarding::forward(arrival, matched, body, record).await;
         }

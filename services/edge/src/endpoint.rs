@@ -21,6 +21,7 @@ pub(crate) enum Endpoint {
     Score,
     Classify,
     Pooling,
+    Transcription,
     Tokenize,
     Detokenize,
     TokenizerInfo,
@@ -43,6 +44,8 @@ pub(crate) enum Endpoint {
 pub(crate) enum Matched<'a> {
     /// A request to pass on, with a body to read.
     Forward(Endpoint, RouteKind),
+    /// A request to pass on whose body is a form with a file.
+    Form(Endpoint),
     /// A request to pass on that has no body; the query may name the model.
     Bodyless(Endpoint),
     /// A request about the response of that id, which one engine keeps.
@@ -82,6 +85,7 @@ impl Endpoint {
             Endpoint::Score => "score",
             Endpoint::Classify => "classify",
             Endpoint::Pooling => "pooling",
+            Endpoint::Transcription => "transcription",
             Endpoint::Tokenize => "tokenize",
             Endpoint::Detokenize => "detokenize",
             Endpoint::TokenizerInfo => "tokenizer_info",
@@ -113,6 +117,7 @@ impl Matched<'_> {
     pub(crate) fn endpoint(self) -> Endpoint {
         match self {
             Matched::Forward(endpoint, _)
+            | Matched::Form(endpoint)
             | Matched::Bodyless(endpoint)
             | Matched::WrongMethod(endpoint, _) => endpoint,
             Matched::Response(_) => Endpoint::Responses,
@@ -154,6 +159,10 @@ pub(crate) fn find<'a>(method: &Method, path: &'a str) -> Matched<'a> {
             _ => read_only(method, Endpoint::Health, Matched::Health),
         },
         "/version" => read_only(method, Endpoint::Version, Matched::Version),
+        "/v1/audio/transcriptions" | "/v1/audio/translations" => match *method {
+            Method::POST => Matched::Form(Endpoint::Transcription),
+            _ => Matched::WrongMethod(Endpoint::Transcription, "POST"),
+        },
         "/tokenizer_info" => match *method {
             Method::GET => Matched::Bodyless(Endpoint::TokenizerInfo),
             _ => Matched::WrongMethod(Endpoint::TokenizerInfo, "GET"),

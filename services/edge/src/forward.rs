@@ -10,7 +10,6 @@ use domain::{
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
-use http_body_util::Full;
 use openai_api::{ApiError, RouteKind};
 use tokio::time::timeout;
 
@@ -22,10 +21,11 @@ use crate::headers;
 use crate::lease::Lease;
 use crate::metrics::Outcome;
 use crate::owners::Origin;
+use crate::payload::Payload;
 use crate::prepare::Prepared;
 use crate::record::Record;
 use crate::refusal::{ErrorForm, Refusal};
-use crate::upstream::UpstreamBody;
+use crate::upstream::{Outgoing, UpstreamBody};
 
 /// An engine's answer that goes to the client.
 pub(crate) struct Answer {
@@ -115,10 +115,21 @@ impl<'a> Forward<'a> {
                     if let Some(old) = answer.and_then(|a| self.last.replace(a)) {
                         old.exchange.discard();
                     }
+                    if let Some(refusal) = self.refused_body() {
+                        return Err(refusal);
+                    }
+                    if self.prepared.body.is_spent() {
+                        break;
+                    }
                 }
             }
         }
         self.give_up(None, record)
+    }
+
+    /// The client's own body broke the attempt.
+    fn refused_body(&self) -> Option<Refusal> {
+        self.prepared.body.refusal(self.gateway.body_limit_bytes)
     }
 
     fn route(&self, attempt: u32, record: &Record) -> Route {
@@ -166,6 +177,9 @@ impl<'a> Forward<'a> {
         let limits = Limits { span, cut: Arc::clone(&self.gateway.cut), errors };
         match timeout(head_by - now, self.send(&decision.chosen, record)).await {
             Err(_) => failed(&mut lease, FailureClass::Timeout),
+            Ok(Err(_)) if self.refused_body().is_some() => {
+                failed(&mut lease, FailureClass::ClientError)
+            }
             Ok(Err(fault)) => {
                 tracing::warn!(
                     request.id = record.request.as_str(),
@@ -190,16 +204,24 @@ impl<'a> Forward<'a> {
         let Self { gateway, prepared, call, sends, .. } = self;
         let key = gateway.access.engine_key(&to.rank.backend);
         let rank = to.pin_rank.then_some(to.rank.rank);
-        let make = || {
+        let mut make = |body: Outgoing| {
             let id = upstream_id(record.request.as_str(), *sends);
             *sends += 1;
-            let (mut head, body) = Request::new(Full::new(prepared.body.clone())).into_parts();
+            let (mut head, body) = Request::new(body).into_parts();
             head.method = call.method.clone();
             head.uri = Uri::from(call.target.clone());
             headers::for_attempt(&mut head, &call.headers, id, key.as_ref(), rank);
             Request::from_parts(head, body)
         };
-        gateway.upstream.send(&to.url, make).await
+        match &prepared.body {
+            Payload::Held(bytes) => {
+                gateway.upstream.send(&to.url, || make(Outgoing::whole(bytes.clone()))).await
+            }
+            Payload::Streamed(body) => {
+                let make = || make(body.take().unwrap_or(Outgoing::Whole(None)));
+                gateway.upstream.send_once(&to.url, make).await
+            }
+        }
     }
 
     /// Decides by the head of an answer, and for a good one by its beginning.

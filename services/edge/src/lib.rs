@@ -7,7 +7,7 @@
 //! - `server`, `stall`: client connections
 //! - `api`, `endpoint`, `refusal`, `models`, `debug_headers`: requests and the gateway's answers
 //! - `access`, `auth`, `tenant`, `limits`: who asks, and how much
-//! - `prepare`, `keys`, `fleet`: from a body to block keys
+//! - `prepare`, `keys`, `fleet`, `payload`: from a body to block keys, and what is sent
 //! - `forward`, `lease`: attempts, each with its booking
 //! - `owners`, `lookup`: responses that an engine keeps, and requests about them
 //! - `upstream`: the HTTP client towards the engines
@@ -36,6 +36,7 @@ mod lookup;
 mod metrics;
 mod models;
 mod owners;
+mod payload;
 mod prepare;
 pub mod process;
 mod record;

@@ -9,7 +9,6 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::Full;
 use openai_api::{ApiError, Grammar};
 use tokio::time::timeout;
 
@@ -22,7 +21,7 @@ use crate::metrics::Outcome;
 use crate::record::Record;
 use crate::refusal::{ErrorForm, Refusal};
 use crate::tenant::Tenant;
-use crate::upstream::UpstreamBody;
+use crate::upstream::{Outgoing, UpstreamBody};
 
 /// Backends asked at once.
 const AT_ONCE: usize = 16;
@@ -147,7 +146,7 @@ impl Lookup<'_> {
     async fn send(&self, backend: &Backend, request: &str) -> Option<Response<UpstreamBody>> {
         let key = self.gateway.access.engine_key(&backend.id);
         let make = || {
-            let (mut head, body) = Request::new(Full::default()).into_parts();
+            let (mut head, body) = Request::new(Outgoing::Whole(None)).into_parts();
             head.method = self.method.clone();
             head.uri = Uri::from(self.target.clone());
             let id = HeaderValue::from_str(request);

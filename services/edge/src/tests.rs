@@ -2,6 +2,7 @@
 
 mod access;
 mod answers;
+mod audio;
 mod cancel;
 mod failover;
 mod feed;

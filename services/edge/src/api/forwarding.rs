@@ -10,7 +10,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use openai_api::{ApiError, RouteKind};
 
-use super::{Arrival, body, identify, refuse};
+use super::{Arrival, body, form, identify, refuse};
 use crate::debug_headers;
 use crate::endpoint::Matched;
 use crate::fleet::ModelView;
@@ -20,7 +20,8 @@ use crate::headers;
 use crate::limits::{Permit, RateState};
 use crate::lookup::Lookup;
 use crate::models;
-use crate::prepare::{Prepared, Unprepared, bodyless, prepare};
+use crate::payload::Payload;
+use crate::prepare::{Prepared, Unprepared, prepare, unread};
 use crate::record::Record;
 use crate::refusal::{self, Refusal};
 use crate::response::{EdgeBody, ForwardBody};
@@ -35,11 +36,11 @@ const INLINE_TOKENIZED_BYTES: usize = 4 * 1024;
 pub(super) async fn forward(
     arrival: Arrival<'_>,
     matched: Matched<'_>,
-    mut body: Incoming,
+    body: Incoming,
     mut record: Record,
 ) -> Response<EdgeBody> {
     let Arrival { gateway, head, errors } = arrival;
-    let mut rate = None;
+    let (mut body, mut rate) = (Some(body), None);
     let forwarded = async {
         let tenant = identify(gateway, &head.headers, &mut record)?;
         let permit = admit(&tenant, record.started, &mut rate)?;
@@ -47,13 +48,24 @@ pub(super) async fn forward(
             Matched::Forward(_, kind) => {
                 with_body(arrival, kind, &mut body, &tenant, &mut record).await?
             }
+            Matched::Form(_) => {
+                let form = form::read(&mut body, &head.headers, gateway).await?;
+                // The memory is given back when the engine has the body.
+                let _memory = form.memory;
+                let fleet = gateway.fleet.current();
+                let prepared = unread(&form.model.name, form.payload, &fleet, &tenant)?;
+                run(arrival, prepared, None, &mut record).await?
+            }
             Matched::Response(id) => {
                 let lookup = arrival.lookup(id, &tenant, head.method.clone());
                 lookup.pass(errors.clone(), &mut record).await?
             }
             _ => {
                 let model = only_model(arrival, &tenant)?;
-                run(arrival, bodyless(model), None, &mut record).await?
+                let body = Payload::Held(Bytes::new());
+                let fleet = gateway.fleet.current();
+                let prepared = unread(model.id.as_str(), body, &fleet, &tenant)?;
+                run(arrival, prepared, None, &mut record).await?
             }
         };
         Ok::<_, Refusal>((answer, permit, tenant))
@@ -62,7 +74,11 @@ pub(super) async fn forward(
     let mut response = match forwarded {
         Ok((answer, permit, tenant)) => pass(answer, permit, &tenant, record),
         Err(refusal) => {
-            let read = body.is_end_stream() || body::drain(&mut body, &head.headers).await;
+            let read = match &mut body {
+                Some(body) => body.is_end_stream() || body::drain(body, &head.headers).await,
+                // An engine had it, as far as it came.
+                None => false,
+            };
             refuse(gateway, refusal.closing(!read), errors, record)
         }
     };
@@ -75,13 +91,16 @@ pub(super) async fn forward(
 async fn with_body(
     arrival: Arrival<'_>,
     kind: RouteKind,
-    body: &mut Incoming,
+    body: &mut Option<Incoming>,
     tenant: &Arc<Tenant>,
     record: &mut Record,
 ) -> Result<Answer, Refusal> {
     let Arrival { gateway, head, .. } = arrival;
     // The memory is given back when the engine has the body.
-    let (bytes, _memory) = body::read(body, &head.headers, gateway).await?;
+    let (bytes, _memory) = match body {
+        Some(body) => body::read(body, &head.headers, gateway).await?,
+        None => (Bytes::new(), None),
+    };
     let prepared = prepare_somewhere(gateway, bytes, kind, tenant).await?;
     let owner = match prepared.previous.as_deref() {
         None => None,
