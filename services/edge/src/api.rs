@@ -3,6 +3,7 @@
 mod body;
 mod form;
 mod forwarding;
+mod realtime;
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -15,10 +16,12 @@ use bytes::Bytes;
 use domain::ErrorCode;
 use futures_util::FutureExt;
 use http::header::{CONNECTION, HeaderValue};
-use http::{HeaderMap, Request, Response, request};
+use http::{HeaderMap, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use openai_api::{ApiError, Dialect};
 
+use self::realtime::Held;
 use crate::access::Denied;
 use crate::endpoint::{self, Matched};
 use crate::gateway::Gateway;
@@ -28,6 +31,7 @@ use crate::models;
 use crate::record::Record;
 use crate::refusal::{self, ErrorForm, Refusal};
 use crate::response::{EdgeBody, Watchlist};
+use crate::server::Seat;
 use crate::tenant::Tenant;
 
 /// The answer to `/version`.
@@ -40,7 +44,8 @@ pub(crate) async fn handle(
     watchlist: Watchlist,
 ) -> Response<EdgeBody> {
     let started = lifecycle::monotonic();
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    let switch = Switch { client: head.extensions.remove(), seat: head.extensions.remove() };
     let matched = endpoint::find(&head.method, head.uri.path());
     let mut record = Record::new(
         Arc::clone(&gateway.families),
@@ -52,7 +57,8 @@ pub(crate) async fn handle(
     record.client_id = headers::client_request_id(&head.headers);
     let dialect = endpoint::dialect(head.uri.path());
     let errors = ErrorForm { dialect, request: record.label() };
-    let answering = AssertUnwindSafe(answer(&gateway, &head, matched, body, &errors, record));
+    let answering =
+        AssertUnwindSafe(answer(&gateway, &head, matched, (body, switch), &errors, record));
     let mut answering = pin!(answering.catch_unwind());
     let answered = poll_fn(|cx| match answering.as_mut().poll(cx) {
         Poll::Pending if gateway.cut.load(Ordering::Relaxed) => Poll::Ready(None),
@@ -79,7 +85,7 @@ pub(crate) async fn handle(
         response.headers_mut().remove(CONNECTION);
         return response.map(|body| body.watched_by(&watchlist));
     }
-    if gateway.drain.is_draining() {
+    if gateway.drain.is_draining() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -89,7 +95,7 @@ async fn answer(
     gateway: &Gateway,
     head: &request::Parts,
     matched: Matched<'_>,
-    body: Incoming,
+    (body, switch): (Incoming, Switch),
     errors: &ErrorForm,
     mut record: Record,
 ) -> Response<EdgeBody> {
@@ -106,6 +112,9 @@ async fn answer(
         Matched::Health => Ok(refusal::json(Bytes::from_static(b"{\"status\":\"ok\"}"))),
         Matched::Version => version(gateway, head, &mut record),
         Matched::Models | Matched::Model(_) => listing(gateway, head, matched, &mut record),
+        Matched::Realtime => {
+            return realtime(Arrival { gateway, head, errors }, switch, record).await;
+        }
         Matched::Forward(..) | Matched::Form(_) | Matched::Bodyless(_) | Matched::Response(_) => {
             let arrival = Arrival { gateway, head, errors };
             return forwarding::forward(arrival, matched, body, record).await;
@@ -119,6 +128,36 @@ async fn answer(
         }
         Err(refusal) => refuse(gateway, refusal, errors, record),
     }
+}
+
+/// What becomes of the client's connection if it switches protocols.
+struct Switch {
+    client: Option<OnUpgrade>,
+    seat: Option<Arc<Seat>>,
+}
+
+/// Opens a session, and leaves it to a task of its own.
+async fn realtime(arrival: Arrival<'_>, switch: Switch, mut record: Record) -> Response<EdgeBody> {
+    let Arrival { gateway, head, errors } = arrival;
+    let opening = async {
+        let tenant = identify(gateway, &head.headers, &mut record)?;
+        let permit = forwarding::admit(&tenant, record.started, &mut None)?;
+        let client = realtime::check(arrival, switch.client)?;
+        let opened = realtime::open(arrival, &tenant, &mut record).await?;
+        Ok::<_, Refusal>((opened, client, permit))
+    };
+    let (opened, client, permit) = match opening.await {
+        Ok(opened) => opened,
+        Err(refusal) => return refuse(gateway, refusal, errors, record),
+    };
+    record.status = opened.response.status().as_u16();
+    if let Some(session) = opened.session {
+        let held = Held::new(record, permit, switch.seat);
+        let drain = gateway.drain.clone();
+        let carried = realtime::carry(session, client, held, drain, gateway.drain_notice);
+        gateway.spawner.spawn("edge-realtime", carried);
+    }
+    opened.response
 }
 
 /// A request whose head has come.

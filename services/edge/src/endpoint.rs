@@ -22,6 +22,7 @@ pub(crate) enum Endpoint {
     Classify,
     Pooling,
     Transcription,
+    Realtime,
     Tokenize,
     Detokenize,
     TokenizerInfo,
@@ -48,6 +49,8 @@ pub(crate) enum Matched<'a> {
     Form(Endpoint),
     /// A request to pass on that has no body; the query may name the model.
     Bodyless(Endpoint),
+    /// A WebSocket.
+    Realtime,
     /// A request about the response of that id, which one engine keeps.
     Response(&'a str),
     /// The list of models.
@@ -86,6 +89,7 @@ impl Endpoint {
             Endpoint::Classify => "classify",
             Endpoint::Pooling => "pooling",
             Endpoint::Transcription => "transcription",
+            Endpoint::Realtime => "realtime",
             Endpoint::Tokenize => "tokenize",
             Endpoint::Detokenize => "detokenize",
             Endpoint::TokenizerInfo => "tokenizer_info",
@@ -120,6 +124,7 @@ impl Matched<'_> {
             | Matched::Form(endpoint)
             | Matched::Bodyless(endpoint)
             | Matched::WrongMethod(endpoint, _) => endpoint,
+            Matched::Realtime => Endpoint::Realtime,
             Matched::Response(_) => Endpoint::Responses,
             Matched::Models | Matched::Model(_) => Endpoint::Models,
             Matched::Health => Endpoint::Health,
@@ -162,6 +167,10 @@ pub(crate) fn find<'a>(method: &Method, path: &'a str) -> Matched<'a> {
         "/v1/audio/transcriptions" | "/v1/audio/translations" => match *method {
             Method::POST => Matched::Form(Endpoint::Transcription),
             _ => Matched::WrongMethod(Endpoint::Transcription, "POST"),
+        },
+        "/v1/realtime" => match *method {
+            Method::GET => Matched::Realtime,
+            _ => Matched::WrongMethod(Endpoint::Realtime, "GET"),
         },
         "/tokenizer_info" => match *method {
             Method::GET => Matched::Bodyless(Endpoint::TokenizerInfo),

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use domain::RoutingClient;
-use lifecycle::Drain;
+use lifecycle::{Drain, TaskSpawner};
 use settings::Redacted;
 use tokio::sync::Semaphore;
 
@@ -41,6 +41,10 @@ pub(crate) struct Gateway {
     /// Request bodies held, in steps of [`BODY_STEP`].
     pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) drain: Drain,
+    /// How long what has no end of its own goes on after a drain has begun.
+    pub(crate) drain_notice: Duration,
+    /// For what outlives its request.
+    pub(crate) spawner: TaskSpawner,
     /// The drain has taken too long: what is open ends now.
     pub(crate) cut: Arc<AtomicBool>,
 }

@@ -92,6 +92,8 @@ impl Config {
             heavy: Arc::new(Semaphore::new(workers)),
             body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
             drain,
+            drain_notice: self.drain_notice,
+            spawner: deps.spawner.clone(),
             cut: Arc::default(),
         };
         let server = Server {

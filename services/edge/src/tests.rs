@@ -11,6 +11,7 @@ mod lifetime;
 mod messages;
 mod passing;
 mod pool;
+mod realtime;
 mod responses;
 mod routes;
 mod timing;

@@ -9,6 +9,7 @@ mod body;
 mod connect;
 mod outgoing;
 mod pool;
+mod upgrade;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -25,6 +26,7 @@ pub(crate) use self::body::UpstreamBody;
 use self::connect::{Connector, Live, drive};
 pub(crate) use self::outgoing::{BodyFault, Outgoing, StreamedBody};
 use self::pool::{Host, Hosts};
+pub(crate) use self::upgrade::Switched;
 
 /// Engines on uvicorn close an idle connection after 5 s; ours end before that.
 const IDLE_LIMIT: Duration = Duration::from_millis(3500);

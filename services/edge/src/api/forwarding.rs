@@ -137,12 +137,12 @@ async fn run(
 
 impl<'a> Arrival<'a> {
     /// The path and query the client used.
-    fn target(&self) -> PathAndQuery {
+    pub(super) fn target(&self) -> PathAndQuery {
         let target = self.head.uri.path_and_query().cloned();
         target.unwrap_or_else(|| PathAndQuery::from_static("/"))
     }
 
-    fn headers(&self) -> HeaderMap {
+    pub(super) fn headers(&self) -> HeaderMap {
         headers::for_engine(&self.head.headers)
     }
 
@@ -153,7 +153,7 @@ impl<'a> Arrival<'a> {
 }
 
 /// The model of a request that has no body: the one in its query, else the only one there is.
-fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<ModelView>, Refusal> {
+pub(super) fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<ModelView>, Refusal> {
     let fleet = arrival.gateway.fleet.current();
     if let Some(name) = arrival.head.uri.query().and_then(models::named_in_query) {
         let model = fleet.model(&name).filter(|_| tenant.may_use(&name)).cloned();
@@ -177,7 +177,7 @@ fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<ModelView>, R
 }
 
 /// The cheap checks: how many requests are open, and how many came.
-fn admit(
+pub(super) fn admit(
     tenant: &Tenant,
     now: domain::Moment,
     rate: &mut Option<RateState>,
