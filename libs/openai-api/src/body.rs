@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use domain::ErrorCode;
 
+use crate::chunk::Grammar;
 use crate::json::{self, Cursor, Malformed};
 
 mod fields;
@@ -28,36 +29,46 @@ pub const MOST_VALUES: usize = 1 << 16;
 /// What kind of call a body belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RouteKind {
-    /// `/v1/chat/completions`.
+    /// A chat: `/v1/chat/completions`.
     Chat,
+    /// Several chats in one request: `messages` is a list of conversations.
+    ChatBatch,
     /// `/v1/completions`.
     Completions,
-    /// Embeddings and pooling.
-    Embeddings,
-    /// Rerank.
-    Rerank,
-    /// Score and classify.
-    Score,
-    /// Tokenize and detokenize.
-    Tokenize,
+    /// Anthropic's Messages.
+    Messages,
+    /// OpenAI's Responses.
+    Responses,
+    /// Token ids in and out: `/inference/v1/generate`.
+    Generate,
+    /// Cohere's chat.
+    CohereChat,
+    /// One text against several, scored by a generating model: `/generative_scoring`.
+    GenerativeScoring,
+    /// What fills no cache: embeddings, scores, tokens, rendering.
+    ByLoad,
 }
 
 impl RouteKind {
-    /// The name in labels and logs.
-    pub const fn as_str(self) -> &'static str {
+    /// Whether the prompt decides where the request goes. The others go by load.
+    pub const fn is_prefix_routed(self) -> bool {
+        !matches!(self, RouteKind::ByLoad)
+    }
+
+    /// How the events of its streams are written.
+    pub const fn grammar(self) -> Grammar {
         match self {
-            RouteKind::Chat => "chat",
-            RouteKind::Completions => "completions",
-            RouteKind::Embeddings => "embeddings",
-            RouteKind::Rerank => "rerank",
-            RouteKind::Score => "score",
-            RouteKind::Tokenize => "tokenize",
+            RouteKind::Messages => Grammar::Messages,
+            RouteKind::Responses => Grammar::Responses,
+            RouteKind::Generate => Grammar::TokenIds,
+            RouteKind::CohereChat => Grammar::Cohere,
+            _ => Grammar::Choices,
         }
     }
 
-    /// Whether the prompt decides where the request goes. The others go by load.
-    pub const fn is_prefix_routed(self) -> bool {
-        matches!(self, RouteKind::Chat | RouteKind::Completions)
+    /// Whether usage is told in a stream only when `stream_options` ask for it.
+    const fn has_stream_options(self) -> bool {
+        matches!(self, RouteKind::Chat | RouteKind::Completions | RouteKind::Generate)
     }
 }
 
@@ -129,8 +140,8 @@ pub struct BodyView<'a> {
     pub include_usage: Option<bool>,
     /// `stream_options.continuous_usage_stats`.
     pub continuous_usage: bool,
-    /// Output tokens allowed per choice: `max_completion_tokens`, else `max_tokens`. Larger
-    /// numbers read as the largest.
+    /// Output tokens allowed per choice: `max_completion_tokens`, else `max_tokens`, else
+    /// `max_output_tokens`. Larger numbers read as the largest.
     pub max_tokens: Option<u32>,
     /// Choices asked for.
     pub n: Option<u32>,
@@ -215,7 +226,7 @@ impl<'a> BodyView<'a> {
     /// Reads the values that are used on every request.
     fn read(&mut self) -> Result<(), BodyError> {
         self.model = self.required_model()?;
-        if self.kind == RouteKind::Chat
+        if matches!(self.kind, RouteKind::Chat | RouteKind::ChatBatch | RouteKind::Messages)
             && self.raw(Field::Messages).is_some_and(read::is_empty_array)
         {
             let message = "'messages' is empty; a chat needs at least one message, and some \
@@ -223,9 +234,12 @@ impl<'a> BodyView<'a> {
             return Err(BodyError::invalid(message, Some("messages")));
         }
         self.stream = self.raw(Field::Stream).and_then(read::boolean).unwrap_or(false);
-        self.max_tokens =
-            self.count(Field::MaxCompletionTokens).or_else(|| self.count(Field::MaxTokens));
+        let limits = [Field::MaxCompletionTokens, Field::MaxTokens, Field::MaxOutputTokens];
+        self.max_tokens = limits.into_iter().find_map(|field| self.count(field));
         self.n = self.count(Field::N);
+        if let (RouteKind::Generate, Some(raw)) = (self.kind, self.raw(Field::SamplingParams)) {
+            (self.max_tokens, self.n) = read::sampling(raw);
+        }
         self.best_of = self.count(Field::BestOf);
         self.cache_salt = self
             .raw(Field::CacheSalt)
@@ -278,8 +292,8 @@ impl<'a> BodyView<'a> {
         self.raw(Field::Prompt).map_or(PromptField::None, read::prompt)
     }
 
-    /// The fields that decide the prompt's tokens, parsed, as one object: for a chat what a
-    /// template can read, for completions the prompt. Parsed at each call.
+    /// The fields that decide the prompt's tokens, parsed, as one object: of a chat, in whatever
+    /// API, what a template can read, of completions the prompt. Parsed at each call.
     ///
     /// `None` if one of them cannot be held as a value (a lone surrogate, `NaN`, a number out of
     /// range, nesting beyond 128 levels), or if they hold more than [`MOST_VALUES`] values.
@@ -314,13 +328,19 @@ impl<'a> BodyView<'a> {
         bytes
     }
 
+    /// How long the growing part of the prompt is, as the client wrote it.
+    pub fn prompt_length(&self) -> usize {
+        let field = self.kind.prompt_fields().last();
+        field.and_then(|field| self.raw(*field)).map_or(0, str::len)
+    }
+
     /// Whether a usage event may be asked for on the gateway's own account: the answer streams,
     /// the client did not ask itself, and asking would add that one event and nothing else.
     /// (With `continuous_usage_stats` it would put usage into every event.) Options of a shape
     /// we do not know are left for the engine to refuse.
     pub fn can_inject_usage(&self) -> bool {
         let options = &self.stream_options;
-        self.kind.is_prefix_routed()
+        self.kind.has_stream_options()
             && self.stream
             && options.is_editable
             && options.include_usage != read::Flag::Odd

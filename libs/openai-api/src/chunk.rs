@@ -1,12 +1,36 @@
 //! What one event of a streamed answer says, as far as the gateway cares: is there content, is
-//! there usage, is it the end, is it an error.
+//! there usage, is it the end, is it an error. Each API has a grammar of its own.
 //!
 //! The scan is lenient and never fails: what it cannot make sense of says nothing. It builds no
 //! values and allocates nothing, as it runs once per token.
 
 use domain::Usage;
 
-use crate::json::{Cursor, Malformed};
+mod choices;
+mod cohere;
+mod messages;
+mod reader;
+mod responses;
+
+pub use self::responses::response_id;
+
+use self::reader::{Counts, Reader};
+
+/// How the events of a stream are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Grammar {
+    /// `choices` with text, as chat and completions have them.
+    #[default]
+    Choices,
+    /// `choices` with token ids.
+    TokenIds,
+    /// Anthropic's Messages.
+    Messages,
+    /// OpenAI's Responses.
+    Responses,
+    /// Cohere's chat.
+    Cohere,
+}
 
 /// What the choices of one event say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +50,7 @@ pub enum Said {
     Other,
 }
 
-/// One event of a chat or completions stream.
+/// One event of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkView {
     /// Some choice carries output: text, reasoning, a refusal, a tool call.
@@ -37,9 +61,11 @@ pub struct ChunkView {
     pub role_only: bool,
     /// The token counts, where the event carries them.
     pub usage: Option<Usage>,
+    /// The output tokens, of an event that tells those alone.
+    pub output_tokens: Option<u64>,
     /// The event is there for the usage alone: no choices.
     pub is_usage_only: bool,
-    /// The end marker, `[DONE]`.
+    /// The end: the marker `[DONE]`, or the event that is the last.
     pub is_done: bool,
     /// An error in place of content.
     pub is_error: bool,
@@ -48,8 +74,13 @@ pub struct ChunkView {
 }
 
 impl ChunkView {
-    /// Reads the data of one event.
+    /// Reads the data of one event of a chat or completions stream.
     pub fn parse(data: &[u8]) -> ChunkView {
+        Self::read(data, Grammar::Choices)
+    }
+
+    /// Reads the data of one event.
+    pub fn read(data: &[u8], grammar: Grammar) -> ChunkView {
         let skipped = data.len() - data.trim_ascii_start().len();
         let data = data.trim_ascii();
         if data == b"[DONE]" {
@@ -57,14 +88,23 @@ impl ChunkView {
         }
         let mut found = Found::default();
         // Of a cut or malformed event that much counts which stands before the fault.
-        let _ = found.chunk(&mut Reader::new(data));
+        let reader = &mut Reader::new(data);
+        let _ = match grammar {
+            Grammar::Choices => found.chunk(reader, false),
+            Grammar::TokenIds => found.chunk(reader, true),
+            Grammar::Messages => found.message(reader),
+            Grammar::Responses => found.response_event(reader),
+            Grammar::Cohere => found.cohere(reader),
+        };
+        let Counts { usage, output } = found.counts;
         ChunkView {
             has_content: found.said != Said::Nothing,
             said: found.said.moved_by(skipped),
             role_only: found.role && found.said == Said::Nothing && !found.finish,
-            usage: found.usage,
-            is_usage_only: found.choices == Some(0) && found.usage.is_some(),
-            is_done: false,
+            usage,
+            output_tokens: output.filter(|_| usage.is_none()),
+            is_usage_only: found.choices == Some(0) && usage.is_some(),
+            is_done: found.done,
             is_error: found.error,
             finish_reason: found.finish,
         }
@@ -86,7 +126,7 @@ pub fn usage_of_response(body: &[u8]) -> Option<Usage> {
     let mut usage = None;
     let walked = reader.object(|key, reader| {
         if key == b"usage" {
-            usage = reader.usage()?;
+            usage = reader.usage()?.usage;
             return Ok(());
         }
         reader.skip()
@@ -126,6 +166,9 @@ pub struct UsageMeter {
 impl UsageMeter {
     /// Takes note of one event.
     pub fn observe(&mut self, chunk: &ChunkView) {
+        if let (Some(output), Some(running)) = (chunk.output_tokens, &mut self.running) {
+            running.completion_tokens = output;
+        }
         let Some(mut usage) = chunk.usage else { return };
         if !chunk.is_usage_only {
             self.running = Some(usage);
@@ -148,160 +191,10 @@ struct Found {
     said: Said,
     role: bool,
     finish: bool,
+    done: bool,
     error: bool,
     choices: Option<usize>,
-    usage: Option<Usage>,
-}
-
-impl Found {
-    fn chunk(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
-        reader.object(|key, reader| match key {
-            b"choices" => self.choices(reader),
-            b"usage" => {
-                self.usage = reader.usage()?;
-                Ok(())
-            }
-            b"error" => {
-                self.error |= reader.is_truthy()?;
-                Ok(())
-            }
-            _ => reader.skip(),
-        })
-    }
-
-    fn choices(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
-        if reader.cursor.peek() != Some(b'[') {
-            return reader.skip();
-        }
-        reader.cursor.enter(b'[')?;
-        let (mut first, mut count) = (true, 0);
-        while reader.cursor.next_item(&mut first)? {
-            count += 1;
-            self.choice(reader)?;
-        }
-        self.choices = Some(count);
-        Ok(())
-    }
-
-    fn choice(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
-        reader.object(|key, reader| match key {
-            b"delta" | b"message" => self.delta(reader),
-            b"text" => self.text(reader),
-            b"finish_reason" => {
-                self.finish |= reader.is_truthy()?;
-                Ok(())
-            }
-            _ => reader.skip(),
-        })
-    }
-
-    /// Takes note of a text; a second one in the same event makes it no plain answer.
-    fn text(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
-        let raw = reader.cursor.value()?;
-        let value = &reader.text[raw.clone()];
-        if !is_truthy(value) {
-            return Ok(());
-        }
-        self.said = match (self.said, value) {
-            (Said::Nothing, [b'"', ..]) => Said::Text { start: raw.start + 1, end: raw.end - 1 },
-            _ => Said::Other,
-        };
-        Ok(())
-    }
-
-    fn delta(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
-        reader.object(|key, reader| match key {
-            b"content" => self.text(reader),
-            b"reasoning" | b"reasoning_content" | b"refusal" | b"tool_calls" | b"function_call"
-            | b"audio" => {
-                if reader.is_truthy()? {
-                    self.said = Said::Other;
-                }
-                Ok(())
-            }
-            b"role" => {
-                self.role = true;
-                reader.skip()
-            }
-            _ => reader.skip(),
-        })
-    }
-}
-
-/// A cursor with the few readings that are needed here.
-struct Reader<'a> {
-    text: &'a [u8],
-    cursor: Cursor<'a>,
-}
-
-impl<'a> Reader<'a> {
-    fn new(text: &'a [u8]) -> Self {
-        Self { text, cursor: Cursor::new(text) }
-    }
-
-    fn skip(&mut self) -> Result<(), Malformed> {
-        self.cursor.skip_value()
-    }
-
-    /// Calls `visit` for each member, at its value, which `visit` must pass. Another value than
-    /// an object has no members.
-    fn object(
-        &mut self,
-        mut visit: impl FnMut(&[u8], &mut Self) -> Result<(), Malformed>,
-    ) -> Result<(), Malformed> {
-        if self.cursor.peek() != Some(b'{') {
-            return self.skip();
-        }
-        self.cursor.enter(b'{')?;
-        let mut first = true;
-        while let Some(key) = self.cursor.next_key(&mut first)? {
-            let text = self.text;
-            visit(&text[key.inner], self)?;
-        }
-        Ok(())
-    }
-
-    /// Passes a value and tells whether Python would call it true: not null, false, zero or
-    /// empty.
-    fn is_truthy(&mut self) -> Result<bool, Malformed> {
-        let raw = self.cursor.value()?;
-        Ok(is_truthy(&self.text[raw]))
-    }
-
-    fn count(&mut self) -> Result<Option<u64>, Malformed> {
-        let raw = self.cursor.value()?;
-        Ok(std::str::from_utf8(&self.text[raw]).ok().and_then(|digits| digits.parse().ok()))
-    }
-
-    /// A usage object. One without a prompt count is none.
-    fn usage(&mut self) -> Result<Option<Usage>, Malformed> {
-        let mut usage = Usage::default();
-        let mut prompt = None;
-        self.object(|key, reader| {
-            match key {
-                b"prompt_tokens" => prompt = reader.count()?,
-                b"completion_tokens" => usage.completion_tokens = reader.count()?.unwrap_or(0),
-                b"prompt_tokens_details" => reader.object(|key, reader| {
-                    if key == b"cached_tokens" {
-                        usage.cached_tokens = reader.count()?;
-                        return Ok(());
-                    }
-                    reader.skip()
-                })?,
-                _ => reader.skip()?,
-            }
-            Ok(())
-        })?;
-        Ok(prompt.map(|prompt_tokens| Usage { prompt_tokens, ..usage }))
-    }
-}
-
-fn is_truthy(value: &[u8]) -> bool {
-    match value {
-        b"null" | b"false" | b"0" | b"\"\"" | b"[]" | b"{}" => false,
-        [b'[' | b'{', inner @ .., _] => !inner.trim_ascii().is_empty(),
-        _ => true,
-    }
+    counts: Counts,
 }
 
 #[cfg(test)]

@@ -1,11 +1,25 @@
-//! The gateway's own errors in the OpenAI dialect. An engine's errors pass unchanged and never
-//! come here.
+//! The gateway's own errors, in the dialect of the route. An engine's errors pass unchanged and
+//! never come here.
 
 use bytes::Bytes;
 use domain::{ErrorCode, Rejected};
 use serde::Serialize;
 
 use crate::body::BodyError;
+
+/// Whose form errors have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenAI's, for everything that has no form of its own.
+    #[default]
+    OpenAi,
+    /// OpenAI's with the events of its Responses.
+    Responses,
+    /// Anthropic's.
+    Anthropic,
+    /// Cohere's.
+    Cohere,
+}
 
 /// An error that the gateway answers with. The message tells the client what to do and carries
 /// nothing of the inside: no address, path or key.
@@ -20,18 +34,78 @@ pub struct ApiError {
     pub param: Option<String>,
 }
 
+/// OpenAI's: `{"error":{"message","type","param","code"}}`.
 #[derive(Serialize)]
-struct Body<'a> {
-    error: Object<'a>,
+struct OpenAi<'a> {
+    error: OpenAiError<'a>,
 }
 
 #[derive(Serialize)]
-struct Object<'a> {
+struct OpenAiError<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
     param: Option<&'a str>,
     code: &'static str,
+}
+
+/// The event of a Responses stream that tells of an error, and for clients that look for `error`
+/// the same as they know it from other streams.
+#[derive(Serialize)]
+struct ResponsesEvent<'a> {
+    #[serde(rename = "type")]
+    event: &'static str,
+    code: &'static str,
+    message: &'a str,
+    param: Option<&'a str>,
+    sequence_number: u64,
+    error: OpenAiError<'a>,
+}
+
+/// Anthropic's: `{"type":"error","error":{"type","message"},"request_id"}`.
+#[derive(Serialize)]
+struct Anthropic<'a> {
+    #[serde(rename = "type")]
+    event: &'static str,
+    error: AnthropicError<'a>,
+    request_id: &'a str,
+}
+
+#[derive(Serialize)]
+struct AnthropicError<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    message: &'a str,
+}
+
+/// Cohere's: `{"message","id"}`.
+#[derive(Serialize)]
+struct Cohere<'a> {
+    message: &'a str,
+    id: &'a str,
+}
+
+/// What ends a Cohere stream, with an error for a reason.
+#[derive(Serialize)]
+struct CohereEnd<'a> {
+    #[serde(rename = "type")]
+    event: &'static str,
+    delta: CohereDelta<'a>,
+}
+
+#[derive(Serialize)]
+struct CohereDelta<'a> {
+    finish_reason: &'static str,
+    error: &'a str,
+}
+
+/// The place in a stream that an error stands at.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The request's id, as its client knows it.
+    pub request: &'a str,
+    /// Events before it.
+    pub events: u64,
 }
 
 impl ApiError {
@@ -47,32 +121,70 @@ impl ApiError {
         self
     }
 
-    /// The HTTP status.
-    pub fn status(&self) -> u16 {
-        self.code.http_status()
+    /// The HTTP status. Anthropic has one of its own for a service that is full.
+    pub fn status(&self, dialect: Dialect) -> u16 {
+        match (dialect, self.code) {
+            (Dialect::Anthropic, ErrorCode::Overloaded) => 529,
+            (_, code) => code.http_status(),
+        }
     }
 
-    /// The body: `{"error":{"message","type","param","code"}}`.
-    pub fn body_openai(&self) -> Bytes {
-        Bytes::from(self.json())
+    /// The body. `request` is the request's id, as its client knows it.
+    pub fn body(&self, dialect: Dialect, request: &str) -> Bytes {
+        Bytes::from(match dialect {
+            Dialect::OpenAi | Dialect::Responses => json(&OpenAi { error: self.openai() }),
+            Dialect::Anthropic => json(&self.anthropic(request)),
+            Dialect::Cohere => json(&Cohere { message: &self.message, id: request }),
+        })
     }
 
-    /// What ends a stream that cannot go on: an event that the SDKs raise as an error, then the
-    /// end marker they wait for. Where part of an unfinished event was sent before, a blank line
-    /// (`\n\n`) has to stand between.
-    pub fn error_event_openai(&self) -> Bytes {
-        Bytes::from(format!("data: {}\n\ndata: [DONE]\n\n", self.json()))
+    /// What ends a stream that cannot go on: an event that the SDKs take for an error, then the
+    /// end marker where they wait for one. Where part of an unfinished event was sent before, a
+    /// blank line (`\n\n`) has to stand between.
+    pub fn event(&self, dialect: Dialect, place: Place<'_>) -> Bytes {
+        Bytes::from(match dialect {
+            Dialect::OpenAi => {
+                format!("data: {}\n\ndata: [DONE]\n\n", json(&OpenAi { error: self.openai() }))
+            }
+            Dialect::Responses => {
+                let event = ResponsesEvent {
+                    event: "error",
+                    code: self.code.as_str(),
+                    message: &self.message,
+                    param: self.param.as_deref(),
+                    sequence_number: place.events,
+                    error: self.openai(),
+                };
+                format!("event: error\ndata: {}\n\n", json(&event))
+            }
+            Dialect::Anthropic => {
+                format!("event: error\ndata: {}\n\n", json(&self.anthropic(place.request)))
+            }
+            Dialect::Cohere => {
+                let delta = CohereDelta { finish_reason: "ERROR", error: &self.message };
+                let end = CohereEnd { event: "message-end", delta };
+                format!("data: {}\n\ndata: [DONE]\n\n", json(&end))
+            }
+        })
     }
 
-    fn json(&self) -> String {
-        let error = Object {
+    fn openai(&self) -> OpenAiError<'_> {
+        OpenAiError {
             message: &self.message,
             kind: kind_openai(self.code),
             param: self.param.as_deref(),
             code: self.code.as_str(),
-        };
-        serde_json::to_string(&Body { error }).expect("strings always serialise")
+        }
     }
+
+    fn anthropic<'a>(&'a self, request: &'a str) -> Anthropic<'a> {
+        let error = AnthropicError { kind: kind_anthropic(self.code), message: &self.message };
+        Anthropic { event: "error", error, request_id: request }
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("strings and numbers always serialise")
 }
 
 /// The `type` of the OpenAI dialect.
@@ -94,6 +206,26 @@ const fn kind_openai(code: ErrorCode) -> &'static str {
         | ErrorCode::UpstreamInterrupted
         | ErrorCode::Timeout
         | ErrorCode::Internal => "server_error",
+    }
+}
+
+/// The `type` of the Anthropic dialect.
+const fn kind_anthropic(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::InvalidRequest
+        | ErrorCode::MethodNotAllowed
+        | ErrorCode::ContextLengthExceeded
+        | ErrorCode::ClientClosedRequest => "invalid_request_error",
+        ErrorCode::InvalidApiKey => "authentication_error",
+        ErrorCode::ModelAccessDenied => "permission_error",
+        ErrorCode::ModelNotFound | ErrorCode::RouteNotFound => "not_found_error",
+        ErrorCode::RequestTooLarge => "request_too_large",
+        ErrorCode::RateLimitExceeded | ErrorCode::ConcurrencyLimitExceeded => "rate_limit_error",
+        ErrorCode::Overloaded => "overloaded_error",
+        ErrorCode::RequestTimeout | ErrorCode::Timeout => "timeout_error",
+        ErrorCode::UpstreamUnavailable | ErrorCode::UpstreamInterrupted | ErrorCode::Internal => {
+            "api_error"
+        }
     }
 }
 

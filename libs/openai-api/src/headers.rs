@@ -1,7 +1,9 @@
 //! Values of the headers that the SDKs read: when to try again, and what is left of a limit.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use chrono::{DateTime, SecondsFormat, Utc};
 
 /// What a client that was refused should do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,20 @@ pub struct RequestLimit {
 }
 
 impl RequestLimit {
+    /// Header names and values as Anthropic has them:
+    /// `anthropic-ratelimit-requests-{limit,remaining,reset}`, the last as a point in time.
+    pub fn headers_anthropic(self, now: SystemTime) -> [(&'static str, String); 3] {
+        let reset = DateTime::<Utc>::from(now + self.reset);
+        [
+            ("anthropic-ratelimit-requests-limit", self.limit.to_string()),
+            ("anthropic-ratelimit-requests-remaining", self.remaining.to_string()),
+            (
+                "anthropic-ratelimit-requests-reset",
+                reset.to_rfc3339_opts(SecondsFormat::Secs, true),
+            ),
+        ]
+    }
+
     /// Header names and values: `x-ratelimit-{limit,remaining,reset}-requests`.
     pub fn headers(self) -> [(&'static str, String); 3] {
         [
@@ -129,5 +145,16 @@ mod tests {
         assert_eq!(limit, ("x-ratelimit-limit-requests", "60".to_owned()));
         assert_eq!(remaining, ("x-ratelimit-remaining-requests", "0".to_owned()));
         assert_eq!(reset, ("x-ratelimit-reset-requests", "250ms".to_owned()));
+    }
+
+    #[test]
+    fn anthropic_clients_are_told_when_a_limit_is_whole_again() {
+        let limit = RequestLimit { limit: 60, remaining: 59, reset: Duration::from_secs(90) };
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let [limit, remaining, reset] = limit.headers_anthropic(now);
+        assert_eq!(limit, ("anthropic-ratelimit-requests-limit", "60".to_owned()));
+        assert_eq!(remaining, ("anthropic-ratelimit-requests-remaining", "59".to_owned()));
+        let expected = ("anthropic-ratelimit-requests-reset", "2023-11-14T22:14:50Z".to_owned());
+        assert_eq!(reset, expected);
     }
 }

@@ -10,6 +10,7 @@
 //! - [`sse`]: [`SseSplitter`], an event stream cut into events, byte for byte
 //! - [`chunk`]: [`ChunkView`], what one event of a stream says
 //! - [`errors`]: [`ApiError`], bodies and events of the gateway's own errors
+//! - [`multipart`]: [`FormScanner`], the model that a form names
 //! - [`headers`]: values of the retry and rate limit headers
 
 pub mod body;
@@ -17,11 +18,15 @@ pub mod chunk;
 pub mod errors;
 pub mod headers;
 mod json;
+pub mod multipart;
 pub mod splice;
 pub mod sse;
 
 pub use body::{BodyError, BodyView, Field, PromptField, RouteKind};
-pub use chunk::{ChunkView, Said, UsageFilter, UsageMeter, usage_of_response};
-pub use errors::ApiError;
+pub use chunk::{
+    ChunkView, Grammar, Said, UsageFilter, UsageMeter, response_id, usage_of_response,
+};
+pub use errors::{ApiError, Dialect};
+pub use multipart::{FormFault, FormModel, FormScanner};
 pub use splice::{Splice, with_include_usage};
 pub use sse::{FrameKind, SseFrame, SseSplitter};

@@ -5,12 +5,13 @@ mod config;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use minijinja::Value;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::chat::{CONTINUE_MARK, ChatRequest, PART_MARK, TruncationSide, truncation};
+use crate::dialect::Habits;
 use crate::encode::{CacheStats, DEFAULT_CACHE_BYTES, Encoder};
 use crate::error::{FolderError, RenderError};
 use crate::template::Templates;
@@ -19,6 +20,8 @@ use config::TokenizerConfig;
 const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
+/// The efforts of the Messages API.
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 
 /// A model's tokenizer and chat template, with a memory of what was tokenised before.
 ///
@@ -29,6 +32,7 @@ pub struct ModelFolder {
     encoder: Encoder,
     templates: Templates,
     special_tokens: Vec<(String, Value)>,
+    habits: OnceLock<Habits>,
 }
 
 /// A chat as the text the engine will tokenise.
@@ -110,7 +114,8 @@ impl ModelFolder {
             .map_err(|e| invalid(from, format!("the chat template does not compile: {e}")))?;
         let encoder =
             Encoder::new(tokenizer, DEFAULT_CACHE_BYTES).map_err(|e| invalid(TOKENIZER, e))?;
-        Ok(Arc::new(Self { encoder, templates, special_tokens: parsed.special_tokens }))
+        let (special_tokens, habits) = (parsed.special_tokens, OnceLock::new());
+        Ok(Arc::new(Self { encoder, templates, special_tokens, habits }))
     }
 
     /// The chat as text.
@@ -143,6 +148,26 @@ impl ModelFolder {
     /// As [`ModelFolder::render`].
     pub fn render_chat(&self, request: &ChatRequest<'_>) -> Result<String, RenderError> {
         self.render(request).map(|rendered| rendered.text)
+    }
+
+    /// What an engine finds out about the template by trying it.
+    pub fn habits(&self) -> Habits {
+        *self.habits.get_or_init(|| Habits {
+            system_first: self.templates.wants_system_first(),
+            disabled_thinking: self.effort_for_no_thinking(),
+        })
+    }
+
+    /// `none`, unless the template refuses it or cannot tell it from an effort.
+    fn effort_for_no_thinking(&self) -> &'static str {
+        let probe = |effort: &str| {
+            let messages = json!([{"role": "user", "content": "Hi"}]);
+            let body = json!({"messages": messages, "reasoning_effort": effort});
+            ChatRequest::from_body(&body).and_then(|request| self.render_chat(&request)).ok()
+        };
+        let Some(none) = probe("none") else { return "low" };
+        let is_seen = EFFORTS.iter().all(|effort| probe(effort).as_ref() != Some(&none));
+        if is_seen { "none" } else { "low" }
     }
 
     /// The tokens of a rendered chat.

@@ -3,7 +3,8 @@
 //! A request's place in the KV map is decided by the very tokens the engine will see, so this
 //! crate repeats what an engine does before its scheduler: it reads a [`ModelFolder`], renders a
 //! [`ChatRequest`] with the model's own chat template, tokenises the text, and names every full
-//! block of tokens with a chained [`KeySpace`] key.
+//! block of tokens with a chained [`KeySpace`] key. Requests of other APIs become chats first
+//! ([`chat_of_messages`], [`chat_of_responses`]).
 //!
 //! Where no model folder is at hand, [`canonical_text`] gives bytes that stand for the prompt,
 //! and [`KeySpace::text_keys`] names blocks of those.
@@ -13,6 +14,7 @@
 //! that it can move such work off its asynchronous threads.
 
 mod chat;
+mod dialect;
 mod encode;
 mod error;
 mod folder;
@@ -22,6 +24,7 @@ mod template;
 mod text;
 
 pub use chat::{ChatRequest, TruncationSide};
+pub use dialect::{Habits, chat_of_messages, chat_of_responses};
 pub use encode::CacheStats;
 pub use error::{FolderError, RenderError};
 pub use folder::{ModelFolder, RenderedPrompt, TokenizedPrompt};

@@ -11,7 +11,7 @@ mod python;
 use std::io::{self, Write};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, ErrorKind, Value};
+use minijinja::{AutoEscape, Environment, ErrorKind, Value, context};
 
 pub(crate) use content_format::ContentFormat;
 
@@ -40,6 +40,8 @@ pub(crate) struct Templates {
     request: Environment<'static>,
     default: Option<Traits>,
     tool_use: Option<Traits>,
+    /// A source has tags that plain Jinja does not know.
+    has_generation_tags: bool,
 }
 
 /// What a template's source tells of the messages it wants.
@@ -69,6 +71,7 @@ impl Templates {
             request: environment(REQUEST_FUEL)?,
             default: None,
             tool_use: None,
+            has_generation_tags: false,
         };
         for (name, source) in named {
             let traits = Traits::of(&source);
@@ -77,10 +80,34 @@ impl Templates {
                 TOOL_USE => templates.tool_use = Some(traits),
                 _ => continue,
             }
-            let source = python::rewrite_generation_tags(&source);
+            let plain = python::rewrite_generation_tags(&source);
+            templates.has_generation_tags |= plain != source;
+            let source = plain;
             templates.folder.add_template_owned(name, source).map_err(|e| describe(&e))?;
         }
         Ok(templates)
+    }
+
+    /// Whether system messages must stand at the front. vLLM finds out by rendering some that do
+    /// not, in an environment without the helpers of `transformers`: a template that needs those
+    /// counts as one that refuses.
+    pub(crate) fn wants_system_first(&self) -> bool {
+        let names = [self.default.map(|_| DEFAULT), self.tool_use.map(|_| TOOL_USE)];
+        let mut names = names.into_iter().flatten().peekable();
+        if self.has_generation_tags || names.peek().is_none() {
+            return true;
+        }
+        let mut plain = self.folder.clone();
+        for helper in python::HELPERS {
+            plain.remove_global(helper);
+        }
+        let turn = |role: &str| context!(role => role, content => "t");
+        let messages = vec![turn("system"), turn("user"), turn("system"), turn("user")];
+        let context = context!(messages => messages, add_generation_prompt => false);
+        names.any(|name| {
+            let template = plain.get_template(name);
+            template.and_then(|template| template.render(&context)).is_err()
+        })
     }
 
     /// The template a request is rendered with: its own if it brought one, else the model's.

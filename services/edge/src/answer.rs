@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use domain::{BlockKey, BlockUnit, KeyList};
-use openai_api::{ChunkView, Said};
+use openai_api::{ChunkView, Grammar, Said};
 use tokenization::{KeySpace, ModelFolder};
 
 pub(crate) use self::worker::{Answers, Finish, Worker, run};
@@ -43,8 +43,8 @@ struct UnitEnd {
 pub(crate) enum Text {
     /// The pieces of a stream, as they stood in their JSON strings, one behind the other.
     Pieces(Vec<u8>),
-    /// A whole answer that was not streamed.
-    Whole(Bytes),
+    /// A whole answer that was not streamed, and how it is written.
+    Whole(Bytes, Grammar),
 }
 
 /// How an attempt to key an answer came out.
@@ -118,7 +118,7 @@ impl Text {
     fn plain(&self) -> Option<String> {
         let inner = match self {
             Text::Pieces(pieces) => pieces,
-            Text::Whole(body) => match ChunkView::parse(body).said {
+            Text::Whole(body, grammar) => match ChunkView::read(body, *grammar).said {
                 Said::Text { start, end } => body.get(start..end)?,
                 Said::Nothing | Said::Other => return None,
             },

@@ -1,6 +1,9 @@
 //! From a request's head to its answer.
 
 mod body;
+mod form;
+mod forwarding;
+mod realtime;
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -13,32 +16,27 @@ use bytes::Bytes;
 use domain::ErrorCode;
 use futures_util::FutureExt;
 use http::header::{CONNECTION, HeaderValue};
-use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, Response, request};
-use http_body::Body;
+use http::{HeaderMap, Request, Response, StatusCode, request};
 use hyper::body::Incoming;
-use openai_api::{ApiError, RouteKind};
+use hyper::upgrade::OnUpgrade;
+use openai_api::{ApiError, Dialect};
 
+use self::realtime::Held;
 use crate::access::Denied;
 use crate::endpoint::{self, Matched};
-use crate::forward::{Answer, Forward};
 use crate::gateway::Gateway;
-use crate::headers::{self, X_REQUEST_ID};
-use crate::limits::{Permit, RateState};
+use crate::headers::{self, REQUEST_ID, X_REQUEST_ID};
 use crate::metrics::Outcome;
-use crate::prepare::{Prepared, Unprepared, prepare};
+use crate::models;
 use crate::record::Record;
-use crate::refusal::{self, Refusal};
-use crate::response::{EdgeBody, ForwardBody, Watchlist};
+use crate::refusal::{self, ErrorForm, Refusal};
+use crate::response::{EdgeBody, Watchlist};
+use crate::server::Seat;
 use crate::tenant::Tenant;
 use crate::trace::RequestTrace;
-use crate::{debug_headers, models};
 
-/// Bodies up to this length are read and rendered where they arrive: at most a few tenths of a
-/// millisecond, about what moving them to another thread and back costs on a busy machine.
-const INLINE_BYTES: usize = 64 * 1024;
-/// So many bytes are tokenised there too, if they were not before: about a millisecond.
-const INLINE_TOKENIZED_BYTES: usize = 4 * 1024;
+/// The answer to `/version`.
+const VERSION: &str = concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}");
 
 /// Answers a request. Never fails and never panics.
 pub(crate) async fn handle(
@@ -47,7 +45,8 @@ pub(crate) async fn handle(
     watchlist: Watchlist,
 ) -> Response<EdgeBody> {
     let started = lifecycle::monotonic();
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    let switch = Switch { client: head.extensions.remove(), seat: head.extensions.remove() };
     let matched = endpoint::find(&head.method, head.uri.path());
     let mut record = Record::new(
         Arc::clone(&gateway.families),
@@ -58,8 +57,10 @@ pub(crate) async fn handle(
     );
     record.client_id = headers::client_request_id(&head.headers);
     record.trace = RequestTrace::begin(&gateway.tracer, &head.headers);
-    let label = record.label();
-    let answering = AssertUnwindSafe(answer(&gateway, &head, matched, body, record));
+    let dialect = endpoint::dialect(head.uri.path());
+    let errors = ErrorForm { dialect, request: record.label() };
+    let answering =
+        AssertUnwindSafe(answer(&gateway, &head, matched, (body, switch), &errors, record));
     let mut answering = pin!(answering.catch_unwind());
     let answered = poll_fn(|cx| match answering.as_mut().poll(cx) {
         Poll::Pending if gateway.cut.load(Ordering::Relaxed) => Poll::Ready(None),
@@ -69,21 +70,24 @@ pub(crate) async fn handle(
         Some(Ok(response)) => response,
         None => {
             let message = "the gateway is shutting down; try again";
-            Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).into_response()
+            Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).into_response(&errors)
         }
         Some(Err(_)) => {
             gateway.families.panics.inc();
             let message = "the gateway failed; the request id tells which request it was";
-            Refusal::new(ApiError::new(ErrorCode::Internal, message)).into_response()
+            Refusal::new(ApiError::new(ErrorCode::Internal, message)).into_response(&errors)
         }
     };
-    response.headers_mut().insert(X_REQUEST_ID, label);
+    if dialect == Dialect::Anthropic {
+        response.headers_mut().insert(REQUEST_ID, errors.request.clone());
+    }
+    response.headers_mut().insert(X_REQUEST_ID, errors.request.clone());
     if head.version == http::Version::HTTP_2 {
         // A header of connections that serve one request at a time.
         response.headers_mut().remove(CONNECTION);
         return response.map(|body| body.watched_by(&watchlist));
     }
-    if gateway.drain.is_draining() {
+    if gateway.drain.is_draining() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -93,7 +97,8 @@ async fn answer(
     gateway: &Gateway,
     head: &request::Parts,
     matched: Matched<'_>,
-    body: Incoming,
+    (body, switch): (Incoming, Switch),
+    errors: &ErrorForm,
     mut record: Record,
 ) -> Response<EdgeBody> {
     let found = match matched {
@@ -107,8 +112,15 @@ async fn answer(
         ))
         .allow(methods)),
         Matched::Health => Ok(refusal::json(Bytes::from_static(b"{\"status\":\"ok\"}"))),
+        Matched::Version => version(gateway, head, &mut record),
         Matched::Models | Matched::Model(_) => listing(gateway, head, matched, &mut record),
-        Matched::Forward(_, kind) => return forward(gateway, head, kind, body, record).await,
+        Matched::Realtime => {
+            return realtime(Arrival { gateway, head, errors }, switch, record).await;
+        }
+        Matched::Forward(..) | Matched::Form(_) | Matched::Bodyless(_) | Matched::Response(_) => {
+            let arrival = Arrival { gateway, head, errors };
+            return forwarding::forward(arrival, matched, body, record).await;
+        }
     };
     match found {
         Ok(response) => {
@@ -116,18 +128,61 @@ async fn answer(
             record.end(Outcome::Ok, None);
             response
         }
-        Err(refusal) => refuse(gateway, refusal, record),
+        Err(refusal) => refuse(gateway, refusal, errors, record),
     }
 }
 
+/// What becomes of the client's connection if it switches protocols.
+struct Switch {
+    client: Option<OnUpgrade>,
+    seat: Option<Arc<Seat>>,
+}
+
+/// Opens a session, and leaves it to a task of its own.
+async fn realtime(arrival: Arrival<'_>, switch: Switch, mut record: Record) -> Response<EdgeBody> {
+    let Arrival { gateway, head, errors } = arrival;
+    let opening = async {
+        let tenant = identify(gateway, &head.headers, &mut record)?;
+        let permit = forwarding::admit(&tenant, record.started, &mut None)?;
+        let client = realtime::check(arrival, switch.client)?;
+        let opened = realtime::open(arrival, &tenant, &mut record).await?;
+        Ok::<_, Refusal>((opened, client, permit))
+    };
+    let (opened, client, permit) = match opening.await {
+        Ok(opened) => opened,
+        Err(refusal) => return refuse(gateway, refusal, errors, record),
+    };
+    record.status = opened.response.status().as_u16();
+    if let Some(session) = opened.session {
+        let held = Held::new(record, permit, switch.seat);
+        let drain = gateway.drain.clone();
+        let carried = realtime::carry(session, client, held, drain, gateway.drain_notice);
+        gateway.spawner.spawn("edge-realtime", carried);
+    }
+    opened.response
+}
+
+/// A request whose head has come.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
+    gateway: &'a Gateway,
+    head: &'a request::Parts,
+    errors: &'a ErrorForm,
+}
+
 /// Notes and counts a refusal, and makes it an answer.
-fn refuse(gateway: &Gateway, refusal: Refusal, mut record: Record) -> Response<EdgeBody> {
+fn refuse(
+    gateway: &Gateway,
+    refusal: Refusal,
+    errors: &ErrorForm,
+    mut record: Record,
+) -> Response<EdgeBody> {
     let code = refusal.error.code;
-    record.status = code.http_status();
+    record.status = refusal.status(errors);
     // Where an engine failed, that was noted already.
     record.end(Outcome::Rejected, Some(code));
     gateway.families.count_rejected(code);
-    refusal.into_response()
+    refusal.into_response(errors)
 }
 
 fn listing(
@@ -148,6 +203,16 @@ fn listing(
     Ok(refusal::json(body))
 }
 
+/// Versions are nobody's business who has no key.
+fn version(
+    gateway: &Gateway,
+    head: &request::Parts,
+    record: &mut Record,
+) -> Result<Response<EdgeBody>, Refusal> {
+    identify(gateway, &head.headers, record)?;
+    Ok(refusal::json(Bytes::from_static(VERSION.as_bytes())))
+}
+
 fn identify(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -156,7 +221,8 @@ fn identify(
     let identified = gateway.access.identify(headers, record.started);
     let tenant = identified.map_err(|denied| match denied {
         Denied::NoKey => {
-            let message = "no valid API key; send it as `Authorization: Bearer sk-wp-...`";
+            let message = "no valid API key; send it as `Authorization: Bearer sk-wp-...` or as \
+                           `x-api-key: sk-wp-...`";
             Refusal::new(ApiError::new(ErrorCode::InvalidApiKey, message))
         }
         Denied::CannotTell => {
@@ -167,127 +233,4 @@ fn identify(
     })?;
     record.tenant = Some(tenant.id().clone());
     Ok(tenant)
-}
-
-async fn forward(
-    gateway: &Gateway,
-    head: &request::Parts,
-    kind: RouteKind,
-    mut body: Incoming,
-    mut record: Record,
-) -> Response<EdgeBody> {
-    let mut rate = None;
-    let forwarded = async {
-        let tenant = identify(gateway, &head.headers, &mut record)?;
-        let permit = admit(&tenant, record.started, &mut rate)?;
-        // The memory is given back when the engine has the body.
-        let (bytes, _memory) = body::read(&mut body, &head.headers, gateway).await?;
-        let prepared = prepare_somewhere(gateway, bytes, kind, &tenant).await?;
-        note(&prepared, &mut record, gateway);
-        let target = head.uri.path_and_query().cloned();
-        let target = target.unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let headers = headers::for_engine(&head.headers);
-        // Large, as it holds the exchange; it lives on the heap with the handler all the same.
-        let answer =
-            Box::pin(Forward::new(gateway, prepared, target, headers).run(&mut record)).await?;
-        Ok::<_, Refusal>((answer, permit, tenant))
-    }
-    .await;
-    let mut response = match forwarded {
-        Ok((answer, permit, tenant)) => pass(answer, permit, &tenant, record),
-        Err(refusal) => {
-            let read = body.is_end_stream() || body::drain(&mut body, &head.headers).await;
-            refuse(gateway, refusal.closing(!read), record)
-        }
-    };
-    if let Some(state) = rate {
-        refusal::add_rate(response.headers_mut(), state);
-    }
-    response
-}
-
-/// The cheap checks: how many requests are open, and how many came.
-fn admit(
-    tenant: &Tenant,
-    now: domain::Moment,
-    rate: &mut Option<RateState>,
-) -> Result<Permit, Refusal> {
-    // The permit first: a request that the rate refuses gives it back, while one that finds no
-    // room must not have been counted against the rate.
-    let permit = tenant.open().ok_or_else(|| {
-        let message = "too many requests are open for this key; wait for one to end";
-        Refusal::new(ApiError::new(ErrorCode::ConcurrencyLimitExceeded, message))
-            .retry_after(Some(std::time::Duration::from_secs(1)))
-    })?;
-    match tenant.take(now) {
-        Ok(state) => {
-            *rate = state;
-            Ok(permit)
-        }
-        Err(exceeded) => {
-            *rate = Some(exceeded.state);
-            let message = "too many requests per minute for this key; slow down";
-            Err(Refusal::new(ApiError::new(ErrorCode::RateLimitExceeded, message))
-                .retry_after(Some(exceeded.retry_after)))
-        }
-    }
-}
-
-/// Prepares a body here, or on a thread for long work.
-async fn prepare_somewhere(
-    gateway: &Gateway,
-    bytes: Bytes,
-    kind: RouteKind,
-    tenant: &Arc<Tenant>,
-) -> Result<Prepared, Refusal> {
-    let fleet = gateway.fleet.current();
-    if bytes.len() <= INLINE_BYTES {
-        let secret = gateway.region_secret.expose();
-        match prepare(&bytes, kind, &fleet, tenant, secret, INLINE_TOKENIZED_BYTES) {
-            Ok(prepared) => return Ok(prepared),
-            Err(Unprepared::Refused(error)) => return Err(error.into()),
-            Err(Unprepared::TooLong) => {}
-        }
-    }
-    let internal = || ApiError::new(ErrorCode::Internal, "the gateway failed to read the request");
-    let turn = gateway.heavy.turn(bytes.len()).await.ok_or_else(internal)?;
-    let (tenant, secret) = (Arc::clone(tenant), gateway.region_secret.clone());
-    let working = tokio::task::spawn_blocking(move || {
-        let prepared = prepare(&bytes, kind, &fleet, &tenant, secret.expose(), usize::MAX);
-        drop(turn);
-        prepared
-    });
-    match working.await {
-        Ok(Ok(prepared)) => Ok(prepared),
-        Ok(Err(Unprepared::Refused(error))) => Err(error.into()),
-        Ok(Err(Unprepared::TooLong)) | Err(_) => Err(internal().into()),
-    }
-}
-
-fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {
-    record.stream = prepared.stream;
-    record.model = Some(prepared.model.clone());
-    if let Some(view) = &prepared.view {
-        record.model_metrics = Arc::clone(&view.metrics);
-    }
-    if let Some(took) = prepared.keys_took {
-        gateway.families.tokenize.observe(took.as_secs_f64());
-    }
-}
-
-/// Makes an engine's answer the client's.
-fn pass(answer: Answer, permit: Permit, tenant: &Tenant, mut record: Record) -> Response<EdgeBody> {
-    let Answer { mut head, exchange } = answer;
-    head.version = http::Version::HTTP_11;
-    head.extensions.clear();
-    headers::for_client(&mut head.headers);
-    if headers::is_event_stream(&head.headers) {
-        headers::for_event_stream(&mut head.headers);
-    }
-    record.usage = exchange.summary().usage;
-    if tenant.debug_headers() {
-        debug_headers::add(&mut head.headers, &record);
-    }
-    record.status = head.status.as_u16();
-    Response::from_parts(head, EdgeBody::Forward(ForwardBody::new(exchange, record, permit)))
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::{ErrorCode, FailureClass, Moment, Usage};
-use openai_api::ApiError;
+use openai_api::{ApiError, Grammar};
 
 use self::fault::Fault;
 pub(crate) use self::hold::Commit;
@@ -26,18 +26,22 @@ use self::sse::EventReader;
 use crate::answer::{Answers, PromptEnd, Text};
 use crate::lease::Lease;
 use crate::metrics::Outcome;
+use crate::owners::Origin;
+use crate::refusal::ErrorForm;
 use crate::timer::Timer;
 use crate::upstream::UpstreamBody;
 
 /// After its end marker an engine gets this long to end the answer.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// How long an answer may take.
+/// How long an answer may take, and what is said when it takes longer.
 #[derive(Clone)]
 pub(crate) struct Limits {
     pub(crate) span: Span,
     /// Set when the gateway is about to end, and the answer with it.
     pub(crate) cut: Arc<AtomicBool>,
+    /// How the client is told if it breaks.
+    pub(crate) errors: ErrorForm,
 }
 
 /// What is limited.
@@ -64,6 +68,8 @@ pub(crate) struct Exchange {
     lease: Lease,
     /// Where the answer's keys go on from, if it is to get any.
     keys: Option<AnswerKeys>,
+    /// Whose responses are remembered, if this is one.
+    origin: Option<Origin>,
     limits: Limits,
     timer: Timer,
     ready: VecDeque<Bytes>,
@@ -116,9 +122,11 @@ pub(crate) enum Form {
     Events {
         /// Whether that event is to be dropped.
         drop_usage: bool,
+        /// How they are written.
+        grammar: Grammar,
     },
-    /// As one JSON document.
-    Plain,
+    /// As one JSON document, which says things as the events of that grammar do.
+    Plain(Grammar),
     /// Not at all.
     Opaque,
 }
@@ -145,10 +153,10 @@ impl Exchange {
         now: Moment,
     ) -> Self {
         let reader = match form {
-            Form::Events { drop_usage } => {
-                Reader::Events(EventReader::new(drop_usage, keys.is_some()))
+            Form::Events { drop_usage, grammar } => {
+                Reader::Events(EventReader::new(grammar, drop_usage, keys.is_some()))
             }
-            Form::Plain => Reader::Plain(UsageTap::default()),
+            Form::Plain(grammar) => Reader::Plain(UsageTap::new(grammar)),
             Form::Opaque => Reader::Opaque,
         };
         Self {
@@ -156,6 +164,7 @@ impl Exchange {
             reader,
             lease,
             keys,
+            origin: None,
             limits,
             timer: Timer::default(),
             ready: VecDeque::new(),
@@ -164,6 +173,15 @@ impl Exchange {
             phase: Phase::Held,
             summary: Summary::default(),
         }
+    }
+
+    /// Remembers which backend keeps the response that this answer is.
+    pub(crate) fn with_origin(mut self, origin: Option<Origin>) -> Self {
+        self.origin = origin;
+        if let (Reader::Events(events), Some(_)) = (&mut self.reader, &self.origin) {
+            events.want_response_id();
+        }
+        self
     }
 
     /// An answer that is handed on whatever it says: an engine's error.
@@ -279,6 +297,9 @@ impl Exchange {
     /// Reports what the events just read tell.
     fn note_events(&mut self, now: Moment) {
         let Reader::Events(events) = &mut self.reader else { return };
+        if let (Some(origin), Some(id)) = (&self.origin, events.take_response_id()) {
+            origin.learn_id(&id);
+        }
         if events.contents() > 0 && self.summary.first_token_at.is_none() {
             self.summary.first_token_at = Some(now);
             self.lease.first_token(now);
@@ -341,7 +362,11 @@ impl Exchange {
             Reader::Plain(tap) => {
                 let (usage, body) = tap.end();
                 self.summary.usage = usage;
-                (None, body.map(Text::Whole))
+                if let (Some(origin), Some(body)) = (&self.origin, &body) {
+                    origin.learn(body);
+                }
+                let grammar = tap.grammar();
+                (None, body.map(|body| Text::Whole(body, grammar)))
             }
             Reader::Opaque => (None, None),
         };
@@ -378,7 +403,7 @@ impl Exchange {
                 self.ready.push_back(Bytes::from_static(b"\n\n"));
             }
             let error = ApiError::new(fault.code, fault.message);
-            self.ready.push_back(error.error_event_openai());
+            self.ready.push_back(self.limits.errors.event(&error, events.count()));
             self.ready_bytes = self.ready.iter().map(Bytes::len).sum();
         } else {
             self.phase = Phase::Broken;

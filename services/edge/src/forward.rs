@@ -10,8 +10,7 @@ use domain::{
 };
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, response};
-use http_body_util::Full;
-use openai_api::ApiError;
+use openai_api::{ApiError, RouteKind};
 use tokio::time::timeout;
 use traces::TRACEPARENT;
 
@@ -22,10 +21,12 @@ use crate::gateway::Gateway;
 use crate::headers;
 use crate::lease::Lease;
 use crate::metrics::Outcome;
+use crate::owners::Origin;
+use crate::payload::Payload;
 use crate::prepare::Prepared;
 use crate::record::Record;
-use crate::refusal::Refusal;
-use crate::upstream::UpstreamBody;
+use crate::refusal::{ErrorForm, Refusal};
+use crate::upstream::{Outgoing, UpstreamBody};
 
 /// An engine's answer that goes to the client.
 pub(crate) struct Answer {
@@ -33,13 +34,21 @@ pub(crate) struct Answer {
     pub(crate) exchange: Exchange,
 }
 
+/// How an engine is asked.
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// The path and query the client used.
+    pub(crate) target: PathAndQuery,
+    pub(crate) headers: HeaderMap,
+    /// How the client is told what goes wrong.
+    pub(crate) errors: ErrorForm,
+}
+
 /// One request on its way to an engine.
 pub(crate) struct Forward<'a> {
     gateway: &'a Gateway,
     prepared: Prepared,
-    /// The path and query the client used.
-    target: PathAndQuery,
-    headers: HeaderMap,
+    call: Call,
     /// How often it was sent: engines take the request id as a key, so no two may be alike.
     sends: u32,
     excluded: Vec<RankId>,
@@ -64,19 +73,19 @@ enum Attempt {
 }
 
 impl<'a> Forward<'a> {
+    /// `only`: the backend that has to answer.
     pub(crate) fn new(
         gateway: &'a Gateway,
         prepared: Prepared,
-        target: PathAndQuery,
-        headers: HeaderMap,
+        call: Call,
+        only: Option<&BackendId>,
     ) -> Self {
         Self {
             gateway,
             prepared,
-            target,
-            headers,
+            call,
             sends: 0,
-            excluded: Vec::new(),
+            excluded: only.map(|only| all_but(only, gateway)).unwrap_or_default(),
             ranked: Vec::new(),
             last: None,
             fault: None,
@@ -119,10 +128,21 @@ impl<'a> Forward<'a> {
                     if let Some(old) = answer.and_then(|a| self.last.replace(a)) {
                         old.exchange.discard();
                     }
+                    if let Some(refusal) = self.refused_body() {
+                        return Err(refusal);
+                    }
+                    if self.prepared.body.is_spent() {
+                        break;
+                    }
                 }
             }
         }
         self.give_up(None, record)
+    }
+
+    /// The client's own body broke the attempt.
+    fn refused_body(&self) -> Option<Refusal> {
+        self.prepared.body.refusal(self.gateway.body_limit_bytes)
     }
 
     fn route(&self, attempt: u32, record: &Record) -> Route {
@@ -167,9 +187,13 @@ impl<'a> Forward<'a> {
         self.excluded.push(rank);
         self.ranked = decision.others;
         let (span, head_by) = span(self.prepared.stream, whole_by, now, &self.gateway.timeouts);
-        let limits = Limits { span, cut: Arc::clone(&self.gateway.cut) };
+        let errors = self.call.errors.clone();
+        let limits = Limits { span, cut: Arc::clone(&self.gateway.cut), errors };
         match timeout(head_by - now, self.send(&decision.chosen, record)).await {
             Err(_) => failed(&mut lease, FailureClass::Timeout),
+            Ok(Err(_)) if self.refused_body().is_some() => {
+                failed(&mut lease, FailureClass::ClientError)
+            }
             Ok(Err(fault)) => {
                 tracing::warn!(
                     request.id = record.request.as_str(),
@@ -182,7 +206,10 @@ impl<'a> Forward<'a> {
             Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
                 self.unauthorized(&response, lease, record)
             }
-            Ok(Ok(response)) => self.judge(response, lease, limits).await,
+            Ok(Ok(response)) => {
+                let origin = self.origin(&decision.chosen.rank.backend);
+                self.judge(response, lease, limits, origin).await
+            }
         }
     }
 
@@ -200,22 +227,30 @@ impl<'a> Forward<'a> {
         to: &Candidate,
         record: &Record,
     ) -> Result<Response<UpstreamBody>, crate::upstream::SendError> {
-        let Self { gateway, prepared, target, headers, sends, traceparent, .. } = self;
+        let Self { gateway, prepared, call, sends, traceparent, .. } = self;
         let key = gateway.fleet.current().key(&to.rank.backend);
         let rank = to.pin_rank.then_some(to.rank.rank);
-        let make = || {
+        let mut make = |body: Outgoing| {
             let id = upstream_id(record.request.as_str(), *sends);
             *sends += 1;
-            let (mut head, body) = Request::new(Full::new(prepared.body.clone())).into_parts();
-            head.method = Method::POST;
-            head.uri = Uri::from(target.clone());
-            headers::for_attempt(&mut head, headers, id, key.as_ref(), rank);
+            let (mut head, body) = Request::new(body).into_parts();
+            head.method = call.method.clone();
+            head.uri = Uri::from(call.target.clone());
+            headers::for_attempt(&mut head, &call.headers, id, key.as_ref(), rank);
             if let Some(value) = traceparent {
                 head.headers.insert(TRACEPARENT, value.clone());
             }
             Request::from_parts(head, body)
         };
-        gateway.upstream.send(&to.url, make).await
+        match &prepared.body {
+            Payload::Held(bytes) => {
+                gateway.upstream.send(&to.url, || make(Outgoing::whole(bytes.clone()))).await
+            }
+            Payload::Streamed(body) => {
+                let make = || make(body.take().unwrap_or(Outgoing::Whole(None)));
+                gateway.upstream.send_once(&to.url, make).await
+            }
+        }
     }
 
     /// The engine wants a key that this edge has not, or another one. That is nobody's fault but
@@ -245,11 +280,15 @@ impl<'a> Forward<'a> {
         response: Response<UpstreamBody>,
         mut lease: Lease,
         limits: Limits,
+        origin: Option<Origin>,
     ) -> Attempt {
         let (head, body) = response.into_parts();
         let now = lifecycle::monotonic();
         let (class, outcome) = match head.status {
-            status if status.is_success() => return self.hold(head, body, lease, limits).await,
+            status if status.is_success() => {
+                let exchange = self.exchange(&head, body, lease, limits).with_origin(origin);
+                return hold(head, exchange).await;
+            }
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 (FailureClass::BackPressure, Outcome::BackPressure)
             }
@@ -272,40 +311,33 @@ impl<'a> Forward<'a> {
         }
     }
 
-    async fn hold(
+    /// Remembers who keeps a response.
+    fn origin(&self, backend: &BackendId) -> Option<Origin> {
+        let owners = &self.gateway.owners;
+        (self.prepared.kind == RouteKind::Responses)
+            .then(|| Origin::new(Arc::clone(owners), backend.clone()))
+    }
+
+    fn exchange(
         &self,
-        head: response::Parts,
+        head: &response::Parts,
         body: UpstreamBody,
         lease: Lease,
         limits: Limits,
-    ) -> Attempt {
+    ) -> Exchange {
+        let grammar = self.prepared.kind.grammar();
         let form = if headers::is_event_stream(&head.headers) {
-            Form::Events { drop_usage: self.prepared.usage_injected }
+            Form::Events { drop_usage: self.prepared.usage_injected, grammar }
         } else if headers::is_encoded(&head.headers) {
             Form::Opaque
         } else {
-            Form::Plain
+            Form::Plain(grammar)
         };
-        let now = lifecycle::monotonic();
         let keys = self.prepared.prompt_end.as_ref().map(|prompt| AnswerKeys {
             answers: Arc::clone(&self.gateway.answers),
             prompt: Arc::clone(prompt),
         });
-        let mut exchange = Exchange::new(body, lease, keys, limits, form, now);
-        match exchange.commit().await {
-            Commit::Ready => Attempt::Answer(Answer { head, exchange }),
-            Commit::Failed(FailureClass::ClientError) => {
-                exchange.release();
-                Attempt::Answer(Answer { head, exchange })
-            }
-            // The engine said so itself: its words are better than ours, if it comes to that.
-            Commit::Failed(FailureClass::ServerError) => {
-                exchange.release();
-                let answer = Answer { head, exchange };
-                Attempt::Failed(FailureClass::ServerError, Some(answer))
-            }
-            Commit::Failed(class) => Attempt::Failed(class, None),
-        }
+        Exchange::new(body, lease, keys, limits, form, lifecycle::monotonic())
     }
 
     /// No attempt is left: the last engine's own answer, or an error of ours.
@@ -337,6 +369,30 @@ impl<'a> Forward<'a> {
         record.end(outcome, Some(error.code));
         Err(Refusal::new(error).retry_after(retry_after))
     }
+}
+
+/// Holds a good answer back until it is sure to be one.
+async fn hold(head: response::Parts, mut exchange: Exchange) -> Attempt {
+    match exchange.commit().await {
+        Commit::Ready => Attempt::Answer(Answer { head, exchange }),
+        Commit::Failed(FailureClass::ClientError) => {
+            exchange.release();
+            Attempt::Answer(Answer { head, exchange })
+        }
+        // The engine said so itself: its words are better than ours, if it comes to that.
+        Commit::Failed(FailureClass::ServerError) => {
+            exchange.release();
+            Attempt::Failed(FailureClass::ServerError, Some(Answer { head, exchange }))
+        }
+        Commit::Failed(class) => Attempt::Failed(class, None),
+    }
+}
+
+/// The ranks of all other backends.
+fn all_but(only: &BackendId, gateway: &Gateway) -> Vec<RankId> {
+    let fleet = gateway.routing.fleet();
+    let others = fleet.backends.iter().filter(|backend| backend.id != *only);
+    others.flat_map(|backend| backend.ranks.iter().map(|rank| backend.rank_id(rank.rank))).collect()
 }
 
 /// How long an attempt may take, and its head.

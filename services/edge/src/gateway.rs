@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use domain::RoutingClient;
-use lifecycle::Drain;
+use lifecycle::{Drain, TaskSpawner};
 use settings::Redacted;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use traces::Tracer;
@@ -16,6 +16,7 @@ use crate::config::Timeouts;
 use crate::fleet::FleetWatch;
 use crate::headers::RequestIds;
 use crate::metrics::Families;
+use crate::owners::Owners;
 use crate::upstream::Upstream;
 
 /// The edge as its request handlers see it.
@@ -33,6 +34,8 @@ pub(crate) struct Gateway {
     pub(crate) families: Arc<Families>,
     pub(crate) ids: RequestIds,
     pub(crate) tracer: Tracer,
+    /// Which backend keeps which response.
+    pub(crate) owners: Arc<Owners>,
     /// Keys of answers.
     pub(crate) answers: Arc<Answers>,
     /// Bodies being worked on off the asynchronous threads.
@@ -40,6 +43,10 @@ pub(crate) struct Gateway {
     /// Request bodies held, in steps of [`BODY_STEP`].
     pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) drain: Drain,
+    /// How long what has no end of its own goes on after a drain has begun.
+    pub(crate) drain_notice: Duration,
+    /// For what outlives its request.
+    pub(crate) spawner: TaskSpawner,
     /// The drain has taken too long: what is open ends now.
     pub(crate) cut: Arc<AtomicBool>,
 }

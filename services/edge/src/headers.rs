@@ -12,6 +12,8 @@ use http::{HeaderMap, request};
 
 /// The request's id, in both directions.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same as Anthropic's clients look for it.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// Names the data-parallel rank to vLLM.
 const X_DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use domain::{BlockUnit, KeyList, ModelId, Prompt};
 use openai_api::{BodyView, Field, PromptField, RouteKind};
 use serde_json::{Value, json};
-use tokenization::{ChatRequest, KeySpace, ModelFolder, canonical_text};
+use tokenization::{
+    ChatRequest, KeySpace, ModelFolder, canonical_text, chat_of_messages, chat_of_responses,
+};
 
 use crate::answer::PromptEnd;
 use crate::fleet::ModelView;
@@ -61,10 +63,12 @@ pub(crate) fn prompt_of(
         Some(model) => model.key_space(region_secret, salt),
         None => KeySpace::new(region_secret, &ModelId::new(&*view.model), None, salt),
     };
-    let chat = (view.kind() == RouteKind::Chat).then(|| view.value()).flatten();
-    let tokens = match (view.kind(), model.and_then(|m| m.folder.as_deref())) {
-        (RouteKind::Chat, folder) => chat_tokens(chat.as_ref(), folder, budget)?,
-        (_, folder) => completion_tokens(view, folder, budget)?,
+    let folder = model.and_then(|m| m.folder.as_deref());
+    let chats = chats(view, folder);
+    let tokens = match view.kind() {
+        RouteKind::Completions => completion_tokens(view, folder, budget)?,
+        RouteKind::Generate => given_tokens(view),
+        _ => chat_tokens(&chats, folder, budget)?,
     };
     let mut keys = Vec::new();
     if let (Some(tokens), Some(model)) = (&tokens, model) {
@@ -81,12 +85,12 @@ pub(crate) fn prompt_of(
         _ => None,
     };
     let text_bytes = if keys.is_empty() || model.is_some_and(|m| m.by_text) {
-        let (text, more) = text_of(view, chat);
+        let (text, more) = text_of(view, &chats);
         let unit = BlockUnit::TEXT;
         keys.push(KeyList { unit, keys: space.text_keys(&text, unit.size()).into() });
         text.len() + more
     } else {
-        prompt_bytes(view)
+        view.prompt_length()
     };
     let count = tokens.map_or(text_bytes / BYTES_PER_TOKEN, |t| t.count);
     let prompt = Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys };
@@ -113,40 +117,76 @@ fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn prompt_bytes(view: &BodyView<'_>) -> usize {
-    let field = if view.kind() == RouteKind::Chat { Field::Messages } else { Field::Prompt };
-    view.raw(field).map_or(0, str::len)
+/// The conversations of a request as chats, in whatever API it is written. None where they cannot
+/// be held as values, are of no known shape, or go on from what an engine keeps.
+fn chats(view: &BodyView<'_>, folder: Option<&ModelFolder>) -> Vec<Value> {
+    let habits = || folder.map(ModelFolder::habits).unwrap_or_default();
+    let chat = match view.kind() {
+        RouteKind::Chat => view.value(),
+        RouteKind::ChatBatch => return view.value().map(conversations).unwrap_or_default(),
+        RouteKind::Messages => view.value().and_then(|body| chat_of_messages(&body, habits())),
+        RouteKind::Responses => view.value().and_then(|body| chat_of_responses(&body)),
+        _ => None,
+    };
+    chat.into_iter().collect()
+}
+
+/// One chat for each of the lists that `messages` holds.
+fn conversations(mut body: Value) -> Vec<Value> {
+    let Some(Value::Array(lists)) = body.get_mut("messages").map(Value::take) else {
+        return Vec::new();
+    };
+    let with = |messages: Value| {
+        let mut chat = body.clone();
+        chat["messages"] = messages;
+        chat
+    };
+    lists.into_iter().map(with).collect()
 }
 
 /// The bytes that stand for a prompt without a tokenizer: of several, the first one's, and how
 /// many bytes the others have.
-fn text_of(view: &BodyView<'_>, chat: Option<Value>) -> (Vec<u8>, usize) {
-    match (view.kind(), chat) {
-        (RouteKind::Chat, Some(value)) => (canonical_text(&value, true), 0),
-        (RouteKind::Chat, None) => (view.prompt_bytes(), 0),
-        _ => match view.prompt() {
-            PromptField::Text(text) => (text.into_owned().into_bytes(), 0),
-            PromptField::Texts(texts) => {
-                let mut texts = texts.into_iter();
-                let first = texts.next().unwrap_or_default();
-                (first.into_bytes(), texts.map(|t| t.len()).sum())
-            }
-            _ => (view.prompt_bytes(), 0),
-        },
+fn text_of(view: &BodyView<'_>, chats: &[Value]) -> (Vec<u8>, usize) {
+    if let [first, others @ ..] = chats {
+        let more = others.iter().map(|chat| canonical_text(chat, true).len()).sum();
+        return (canonical_text(first, true), more);
+    }
+    match (view.kind(), view.prompt()) {
+        (RouteKind::Completions, PromptField::Text(text)) => (text.into_owned().into_bytes(), 0),
+        (RouteKind::Completions, PromptField::Texts(texts)) => {
+            let mut texts = texts.into_iter();
+            let first = texts.next().unwrap_or_default();
+            (first.into_bytes(), texts.map(|t| t.len()).sum())
+        }
+        _ => (view.prompt_bytes(), 0),
     }
 }
 
 fn chat_tokens(
-    body: Option<&Value>,
+    chats: &[Value],
     folder: Option<&ModelFolder>,
     budget: usize,
 ) -> Result<Option<Tokens>, TooLong> {
-    let (Some(body), Some(folder)) = (body, folder) else { return Ok(None) };
-    let rendered = ChatRequest::from_body(body).and_then(|request| folder.render(&request));
-    let Ok(rendered) = rendered else { return Ok(None) };
-    within(budget, folder, [&*rendered.text])?;
-    let prompt = folder.tokenize_rendered(&rendered).ok();
-    Ok(prompt.map(|p| Tokens { keyed: p.keyed_tokens, count: p.tokens.len(), ids: p.tokens }))
+    let Some(folder) = folder.filter(|_| !chats.is_empty()) else { return Ok(None) };
+    let render = |chat| ChatRequest::from_body(chat).and_then(|request| folder.render(&request));
+    let Ok(rendered) = chats.iter().map(render).collect::<Result<Vec<_>, _>>() else {
+        return Ok(None);
+    };
+    within(budget, folder, rendered.iter().map(|rendered| &*rendered.text))?;
+    let prompts = rendered.iter().map(|rendered| folder.tokenize_rendered(rendered));
+    let Ok(mut prompts) = prompts.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
+    let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    let first = prompts.swap_remove(0);
+    Ok(Some(Tokens { keyed: first.keyed_tokens, ids: first.tokens, count }))
+}
+
+/// A prompt of token ids alone. With other parts, blocks have keys of their own in the engine.
+fn given_tokens(view: &BodyView<'_>) -> Option<Tokens> {
+    let is_given = |field| view.raw(field).is_some_and(|raw| raw != "null");
+    if is_given(Field::Features) || is_given(Field::ContentParts) {
+        return None;
+    }
+    Tokens::of([serde_json::from_str(view.raw(Field::TokenIds)?).ok()?])
 }
 
 fn completion_tokens(

@@ -25,6 +25,12 @@ impl Lease {
         Self { routing, id, open: true, reported_tokens: 0, reported_at: now }
     }
 
+    /// Of an answer that nothing was booked for.
+    pub(crate) fn none(routing: Arc<dyn RoutingClient>) -> Self {
+        let reported_at = Moment::default();
+        Self { routing, id: LeaseId(0), open: false, reported_tokens: 0, reported_at }
+    }
+
     /// The first content token arrived.
     pub(crate) fn first_token(&mut self, now: Moment) {
         if self.open {

@@ -7,8 +7,9 @@
 //! - `server`, `stall`: client connections
 //! - `api`, `endpoint`, `refusal`, `models`, `debug_headers`: requests and the gateway's answers
 //! - `access`, `auth`, `tenant`, `limits`: who asks, and how much
-//! - `prepare`, `keys`, `fleet`: from a body to block keys
+//! - `prepare`, `keys`, `fleet`, `payload`: from a body to block keys, and what is sent
 //! - `forward`, `lease`: attempts, each with its booking
+//! - `owners`, `lookup`: responses that an engine keeps, and requests about them
 //! - `upstream`: the HTTP client towards the engines
 //! - `exchange`, `response`, `timer`: an engine's answer on its way to the client
 //! - `answer`: the keys of the blocks that an answer filled
@@ -33,8 +34,11 @@ mod headers;
 mod keys;
 mod lease;
 mod limits;
+mod lookup;
 mod metrics;
 mod models;
+mod owners;
+mod payload;
 mod prepare;
 pub mod process;
 mod record;

@@ -29,6 +29,12 @@ pub(crate) fn one(fleet: &FleetView, tenant: &Tenant, name: &str) -> Option<Byte
     Some(Bytes::copy_from_slice(model.listing.as_bytes()))
 }
 
+/// The value of `model` in a query string.
+pub(crate) fn named_in_query(query: &str) -> Option<String> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("model="))?;
+    percent_decoded(&value.replace('+', "%20"))
+}
+
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -58,5 +64,7 @@ mod tests {
         assert!(percent_decoded("%2").is_none());
         assert!(percent_decoded("%zz").is_none());
         assert!(percent_decoded("%ff").is_none());
+        assert_eq!(named_in_query("a=b&model=org%2Fm+1").unwrap(), "org/m 1");
+        assert_eq!(named_in_query("a=b&models=x"), None);
     }
 }

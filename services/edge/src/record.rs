@@ -109,8 +109,8 @@ impl Record {
             self.model_metrics.ttft.observe(ttft.as_secs_f64());
         }
         let cached = self.usage.and_then(|usage| usage.cached_tokens);
-        let prefix_routed = matches!(self.endpoint, Endpoint::Chat | Endpoint::Completions);
-        if outcome == Outcome::Ok && prefix_routed && cached.is_none() {
+        let could_tell = self.attempts > 0 && self.endpoint.tells_cached_tokens();
+        if outcome == Outcome::Ok && could_tell && cached.is_none() {
             self.model_metrics.cached_untold.inc();
         }
         let Some(usage) = self.usage else { return };

@@ -1,14 +1,35 @@
 //! An answer of the gateway's own that says no.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, Response, StatusCode};
-use openai_api::ApiError;
+use openai_api::errors::Place;
 use openai_api::headers::{RequestLimit, Retry};
+use openai_api::{ApiError, Dialect};
 
 use crate::limits::RateState;
 use crate::response::EdgeBody;
+
+/// The form that a request's errors have.
+#[derive(Clone, Debug)]
+pub(crate) struct ErrorForm {
+    pub(crate) dialect: Dialect,
+    /// The request's id, as its client knows it.
+    pub(crate) request: HeaderValue,
+}
+
+impl ErrorForm {
+    /// What ends a stream that has had so many events.
+    pub(crate) fn event(&self, error: &ApiError, events: u64) -> Bytes {
+        error.event(self.dialect, Place { request: self.request(), events })
+    }
+
+    fn request(&self) -> &str {
+        self.request.to_str().unwrap_or_default()
+    }
+}
 
 /// An error with what goes into the head of its answer.
 #[derive(Debug)]
@@ -48,9 +69,13 @@ impl Refusal {
         self
     }
 
-    pub(crate) fn into_response(self) -> Response<EdgeBody> {
-        let mut response = json(self.error.body_openai());
-        let code = self.error.status();
+    pub(crate) fn status(&self, form: &ErrorForm) -> u16 {
+        self.error.status(form.dialect)
+    }
+
+    pub(crate) fn into_response(self, form: &ErrorForm) -> Response<EdgeBody> {
+        let mut response = json(self.error.body(form.dialect, form.request()));
+        let code = self.status(form);
         *response.status_mut() =
             StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
@@ -71,20 +96,23 @@ impl Refusal {
 }
 
 /// A JSON answer.
-pub(crate) fn json(body: bytes::Bytes) -> Response<EdgeBody> {
+pub(crate) fn json(body: Bytes) -> Response<EdgeBody> {
     let mut response = Response::new(EdgeBody::full(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// Adds the state of a tenant's request rate.
-pub(crate) fn add_rate(headers: &mut HeaderMap, state: RateState) {
+pub(crate) fn add_rate(headers: &mut HeaderMap, state: RateState, dialect: Dialect) {
     let limit = RequestLimit {
         limit: state.limit.into(),
         remaining: state.remaining.into(),
         reset: state.reset,
     };
-    add(headers, limit.headers());
+    match dialect {
+        Dialect::Anthropic => add(headers, limit.headers_anthropic(SystemTime::now())),
+        _ => add(headers, limit.headers()),
+    }
 }
 
 fn add(headers: &mut HeaderMap, pairs: impl IntoIterator<Item = (&'static str, String)>) {

@@ -114,15 +114,15 @@ async fn serve(
     signals: Signals,
     permit: OwnedSemaphorePermit,
 ) {
-    let _permit = permit;
     let gauge = gateway.families.connections.clone();
     gauge.inc();
-    let _open = Open(gauge);
+    let seat = Arc::new(Seat { _permit: permit, _open: Open(gauge) });
     let io = TokioIo::new(StallIo::new(stream, gateway.timeouts.write_stall));
     let builder = builder(spawner);
     let watchlist = Watchlist::default();
     let activity = Activity::default();
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&seat));
         let open = activity.begin(request.version());
         let answering = api::handle(Arc::clone(&gateway), request, watchlist.clone());
         async move {
@@ -131,7 +131,7 @@ async fn serve(
             Ok::<_, Infallible>(answer)
         }
     });
-    let mut connection = pin!(builder.serve_connection(io, service).into_owned());
+    let mut connection = pin!(builder.serve_connection_with_upgrades(io, service).into_owned());
     let mut silent = pin!(tokio::time::sleep(HEAD_TIMEOUT));
     let stall_limit = gateway.timeouts.write_stall;
     let mut looks = tokio::time::interval((stall_limit / LOOKS_PER_STALL).max(SHORTEST_LOOK));
@@ -234,6 +234,12 @@ fn builder(spawner: TaskSpawner) -> auto::Builder<TaskSpawner> {
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_INTERVAL);
     builder
+}
+
+/// A connection as it counts: it may be more than HTTP, and live on when that has ended.
+pub(crate) struct Seat {
+    _permit: OwnedSemaphorePermit,
+    _open: Open,
 }
 
 /// A connection in the gauge.

@@ -101,10 +101,13 @@ impl Config {
             fleet,
             families: Arc::new(families),
             ids: RequestIds::new().map_err(Error::Random)?,
+            owners: Arc::default(),
             answers,
             heavy: Heavy::new(workers),
             body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
             drain,
+            drain_notice: self.drain_notice,
+            spawner: deps.spawner.clone(),
             cut: Arc::default(),
         };
         let server = Server {

@@ -2,13 +2,18 @@
 
 mod access;
 mod answers;
+mod audio;
 mod cancel;
 mod failover;
 mod feed;
 mod interrupted;
 mod lifetime;
+mod messages;
 mod passing;
 mod pool;
+mod realtime;
+mod responses;
 mod routes;
 mod timing;
+mod token_ids;
 mod traces;

@@ -7,7 +7,9 @@
 
 mod body;
 mod connect;
+mod outgoing;
 mod pool;
+mod upgrade;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,16 +17,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use domain::Moment;
 use http::header::HOST;
 use http::{Request, Response};
-use http_body_util::Full;
 use hyper::body::Incoming;
 
 pub(crate) use self::body::UpstreamBody;
 use self::connect::{Connector, Live, drive};
+pub(crate) use self::outgoing::{BodyFault, Outgoing, StreamedBody};
 use self::pool::{Host, Hosts};
+pub(crate) use self::upgrade::Switched;
 
 /// Engines on uvicorn close an idle connection after 5 s; ours end before that.
 const IDLE_LIMIT: Duration = Duration::from_millis(3500);
@@ -64,7 +66,7 @@ impl Upstream {
     pub(crate) async fn send(
         &self,
         url: &Arc<str>,
-        mut make: impl FnMut() -> Request<Full<Bytes>> + Send,
+        mut make: impl FnMut() -> Request<Outgoing> + Send,
     ) -> Result<Response<UpstreamBody>, SendError> {
         let host = self.hosts.get(url).map_err(|e| SendError::Connect(e.to_string()))?;
         let mut fresh_only = false;
@@ -94,6 +96,23 @@ impl Upstream {
                 }
             }
         }
+    }
+
+    /// As [`send`](Self::send), for a request that can be sent once: on a new connection, which no
+    /// engine can have closed, and `make` is called only when it is there.
+    pub(crate) async fn send_once(
+        &self,
+        url: &Arc<str>,
+        make: impl FnOnce() -> Request<Outgoing> + Send,
+    ) -> Result<Response<UpstreamBody>, SendError> {
+        let host = self.hosts.get(url).map_err(|e| SendError::Connect(e.to_string()))?;
+        let mut live = self.connector.connect(host.uri()).await?;
+        let mut request = make();
+        request.headers_mut().insert(HOST, host.header().clone());
+        live.io.reset();
+        let answered = exchange(&mut live, request).await;
+        let response = answered.map_err(|failure| SendError::Broken(failure.error))?;
+        Ok(response.map(|body| UpstreamBody::new(body, live, host)))
     }
 
     /// Closes what has been idle for too long. To be called about once a second.
@@ -129,7 +148,7 @@ struct Failure {
 
 async fn exchange(
     live: &mut Live,
-    request: Request<Full<Bytes>>,
+    request: Request<Outgoing>,
 ) -> Result<Response<Incoming>, Failure> {
     let mut answer = pin!(live.sender.try_send_request(request));
     poll_fn(|cx| {

@@ -162,6 +162,7 @@ mod tests {
             kv_usage: Some(0.25),
             preemptions: None,
             prefix_cache: Some((100, 80)),
+            prefills: None,
         });
         Arc::new(Backend {
             id: id.into(),

@@ -9,7 +9,7 @@
 //! - `config`, `args`: what one double is like, as a builder and as a command line
 //! - `server`, `socket`: connections, and what can be done to them
 //! - `routes`, `generate`, `pooling`, `canned`, `metrics`: the endpoints
-//! - `request`, `errors`, `wire`, `stream`, `body`: vLLM's shapes, in and out
+//! - `request`, `errors`, `wire`, `stream`, `body`, `kept`: vLLM's shapes, in and out
 //! - `core`, `stats`: the model in real time, and what really happened
 //! - `fault`: what can be made to go wrong
 //!
@@ -28,6 +28,7 @@ mod engine;
 mod errors;
 mod fault;
 mod generate;
+mod kept;
 mod metrics;
 mod pooling;
 mod request;

@@ -84,6 +84,34 @@ fields! {
     SessionId = "session_id",
     /// Cuts the prompt to so many tokens.
     TruncatePromptTokens = "truncate_prompt_tokens",
+    /// The system prompt of a Messages request.
+    System = "system",
+    /// Whether and how much a model thinks, of a Messages request.
+    Thinking = "thinking",
+    /// Effort and form of a Messages request's output.
+    OutputConfig = "output_config",
+    /// The system prompt of a Responses request.
+    Instructions = "instructions",
+    /// The response that a Responses request goes on from.
+    PreviousResponseId = "previous_response_id",
+    /// Effort of reasoning of a Responses request.
+    Reasoning = "reasoning",
+    /// Output limit of a Responses request.
+    MaxOutputTokens = "max_output_tokens",
+    /// A prompt as token ids.
+    TokenIds = "token_ids",
+    /// What else is in a prompt of token ids, as features.
+    Features = "features",
+    /// What else is in a prompt of token ids, as parts.
+    ContentParts = "content_parts",
+    /// How a prompt of token ids is sampled.
+    SamplingParams = "sampling_params",
+    /// The text that others are scored against.
+    Query = "query",
+    /// The texts that are scored.
+    Items = "items",
+    /// Whether they stand before the query.
+    ItemFirst = "item_first",
 }
 
 impl RouteKind {
@@ -103,12 +131,47 @@ impl RouteKind {
                 Field::TruncatePromptTokens,
                 Field::Messages,
             ],
+            RouteKind::ChatBatch => &[
+                Field::ChatTemplate,
+                Field::ChatTemplateKwargs,
+                Field::AddGenerationPrompt,
+                Field::ContinueFinalMessage,
+                Field::AddSpecialTokens,
+                Field::Messages,
+            ],
             RouteKind::Completions => {
                 &[Field::AddSpecialTokens, Field::TruncatePromptTokens, Field::Prompt]
             }
-            RouteKind::Embeddings | RouteKind::Rerank | RouteKind::Score | RouteKind::Tokenize => {
-                &[]
+            RouteKind::Messages => &[
+                Field::Tools,
+                Field::ToolChoice,
+                Field::Thinking,
+                Field::OutputConfig,
+                Field::ChatTemplateKwargs,
+                Field::System,
+                Field::Messages,
+            ],
+            RouteKind::Responses => &[
+                Field::Tools,
+                Field::ToolChoice,
+                Field::Reasoning,
+                Field::ChatTemplateKwargs,
+                Field::PreviousResponseId,
+                Field::Instructions,
+                Field::Input,
+            ],
+            RouteKind::Generate => &[Field::Features, Field::ContentParts, Field::TokenIds],
+            RouteKind::CohereChat => &[
+                Field::Tools,
+                Field::Documents,
+                Field::Thinking,
+                Field::ChatTemplateKwargs,
+                Field::Messages,
+            ],
+            RouteKind::GenerativeScoring => {
+                &[Field::AddSpecialTokens, Field::ItemFirst, Field::Query, Field::Items]
             }
+            RouteKind::ByLoad => &[],
         }
     }
 }

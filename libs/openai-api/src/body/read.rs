@@ -105,6 +105,29 @@ pub(super) fn count(raw: &str) -> Option<u32> {
     (number.is_infinite() || number.fract() == 0.0).then_some(number as u32)
 }
 
+/// `max_tokens` and `n` of sampling parameters. Of a key given twice the last counts, as in Python.
+pub(super) fn sampling(raw: &str) -> (Option<u32>, Option<u32>) {
+    let (mut max_tokens, mut choices) = (None, None);
+    let mut walk = || -> Result<(), Malformed> {
+        let mut cursor = Cursor::new(raw.as_bytes());
+        cursor.enter(b'{')?;
+        let mut first = true;
+        while let Some(key) = cursor.next_key(&mut first)? {
+            let name = unescape(raw, &key);
+            let value = cursor.value()?;
+            match name.as_deref() {
+                Some("max_tokens") => max_tokens = count(&raw[value]),
+                Some("n") => choices = count(&raw[value]),
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    // Parameters of another shape are for the engine to refuse.
+    let _ = walk();
+    (max_tokens, choices)
+}
+
 /// Whether the value is `[]`.
 pub(super) fn is_empty_array(raw: &str) -> bool {
     raw.strip_prefix('[')

@@ -92,7 +92,7 @@ fn a_chat_without_messages_is_refused_only_where_the_list_is_there_and_empty() {
     assert_eq!(refusal(br#"{"model":"m","messages":[ ]}"#).param, Some("messages"));
     chat(r#"{"model":"m"}"#);
     let body = br#"{"model":"m","messages":[]}"#;
-    assert!(BodyView::parse(body, RouteKind::Embeddings).is_ok());
+    assert!(BodyView::parse(body, RouteKind::ByLoad).is_ok());
 }
 
 #[test]
@@ -340,5 +340,29 @@ proptest! {
         if BodyView::parse(&bytes, RouteKind::Completions).is_ok() {
             prop_assert!(serde_json::from_slice::<Value>(&bytes).is_ok_and(|value| value.is_object()));
         }
+    }
+}
+
+#[test]
+fn sampling_parameters_limit_what_is_generated_from_token_ids() {
+    let body = br#"{"model":"m","token_ids":[1],"sampling_params":{"max_tokens":7,"n":2}}"#;
+    let view = BodyView::parse(body, RouteKind::Generate).unwrap();
+    assert_eq!((view.max_tokens, view.n), (Some(7), Some(2)));
+    let body = br#"{"model":"m","token_ids":[1],"max_tokens":3,"sampling_params":[]}"#;
+    let view = BodyView::parse(body, RouteKind::Generate).unwrap();
+    assert_eq!((view.max_tokens, view.n), (None, None));
+}
+
+#[test]
+fn usage_is_asked_for_only_where_a_stream_would_not_tell_it() {
+    let injects = |kind| {
+        let body = br#"{"model":"m","stream":true,"messages":[1],"input":"x","token_ids":[1]}"#;
+        BodyView::parse(body, kind).unwrap().can_inject_usage()
+    };
+    for kind in [RouteKind::Chat, RouteKind::Completions, RouteKind::Generate] {
+        assert!(injects(kind), "{kind:?}");
+    }
+    for kind in [RouteKind::Messages, RouteKind::Responses, RouteKind::CohereChat] {
+        assert!(!injects(kind), "{kind:?}");
     }
 }

@@ -5,11 +5,16 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
 
+const RAISE_EXCEPTION: &str = "raise_exception";
+const STRFTIME_NOW: &str = "strftime_now";
+/// The functions that `transformers` adds to Jinja's own.
+pub(super) const HELPERS: [&str; 2] = [RAISE_EXCEPTION, STRFTIME_NOW];
+
 /// Adds the helpers to an environment.
 pub(super) fn add_to(env: &mut Environment<'static>) {
     env.add_filter("tojson", to_json);
-    env.add_function("raise_exception", raise_exception);
-    env.add_function("strftime_now", strftime_now);
+    env.add_function(RAISE_EXCEPTION, raise_exception);
+    env.add_function(STRFTIME_NOW, strftime_now);
     env.add_test("iterable", is_iterable);
     env.add_test("sequence", is_sequence);
     env.set_formatter(print_value);

@@ -68,7 +68,9 @@ fn an_answer_with_other_tokens_than_its_text_has_none() {
     for completion in [count - 1, count + 2, 0] {
         assert_eq!(end(&[], &[16]).keys(&pieces(&text), completion), Keyed::Differs);
     }
-    let whole = |body: &str| end(&[], &[16]).keys(&Text::Whole(body.to_owned().into()), count);
+    let whole = |body: &str| {
+        end(&[], &[16]).keys(&Text::Whole(body.to_owned().into(), Grammar::Choices), count)
+    };
     assert_eq!(whole("not json"), Keyed::Differs);
     let two = r#"{"choices":[{"text":"a"},{"text":"b"}]}"#;
     assert_eq!(whole(two), Keyed::Differs);
@@ -80,7 +82,8 @@ fn a_whole_answer_is_read_with_its_escapes() {
     let count = tokens(&text).len() as u64 + 1;
     let body = serde_json::json!({"choices": [{"index": 0,
         "message": {"role": "assistant", "content": text, "tool_calls": []}}]});
-    let found = end(&[], &[16]).keys(&Text::Whole(body.to_string().into()), count);
+    let found =
+        end(&[], &[16]).keys(&Text::Whole(body.to_string().into(), Grammar::Choices), count);
     assert_eq!(found, Keyed::Keys(lists(&tokens(&text), &[16])));
 }
 

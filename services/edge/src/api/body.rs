@@ -15,7 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::gateway::{BODY_STEP, Gateway};
+use crate::payload;
 use crate::refusal::Refusal;
+use crate::upstream::BodyFault;
 
 /// So much more has to come within the limit between two pieces: bytes that drip hold the memory of
 /// all that came before them.
@@ -39,22 +41,24 @@ pub(super) async fn read(
     gateway: &Gateway,
 ) -> Result<(Bytes, Memory), Refusal> {
     let limit = gateway.body_limit_bytes;
+    let refuse = |fault| payload::refusal(fault, limit);
     if announced(headers).is_some_and(|length| length > limit as u64) {
-        return Err(too_large(limit));
+        return Err(refuse(BodyFault::TooLarge));
     }
     let mut memory = None;
     let mut whole = Bytes::new();
     let mut joined = BytesMut::new();
     let mut pace = Pace::new(gateway.timeouts.body);
     loop {
-        let next = timeout(pace.left(), body.frame()).await.map_err(|_| too_slow())?;
+        let next =
+            timeout(pace.left(), body.frame()).await.map_err(|_| refuse(BodyFault::TooSlow))?;
         let Some(frame) = next else { break };
-        let frame = frame.map_err(|_| cut())?;
+        let frame = frame.map_err(|_| refuse(BodyFault::Cut))?;
         // Trailers of a request mean nothing here.
         let Ok(piece) = frame.into_data() else { continue };
         let length = whole.len() + joined.len() + piece.len();
         if length > limit {
-            return Err(too_large(limit));
+            return Err(refuse(BodyFault::TooLarge));
         }
         reserve(&mut memory, length, &gateway.body_memory)?;
         pace.came(length);
@@ -99,7 +103,11 @@ impl Pace {
 }
 
 /// Makes sure that memory for `length` bytes is reserved.
-fn reserve(memory: &mut Memory, length: usize, all: &Arc<Semaphore>) -> Result<(), Refusal> {
+pub(super) fn reserve(
+    memory: &mut Memory,
+    length: usize,
+    all: &Arc<Semaphore>,
+) -> Result<(), Refusal> {
     let held = memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
     let wanted = length.div_ceil(BODY_STEP).saturating_sub(held);
     let wanted = u32::try_from(wanted).map_err(|_| no_room())?;
@@ -132,26 +140,11 @@ pub(super) async fn drain(body: &mut Incoming, headers: &HeaderMap) -> bool {
     timeout(DRAIN_TIME, reading).await.unwrap_or(false)
 }
 
-fn announced(headers: &HeaderMap) -> Option<u64> {
+pub(super) fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-fn too_large(limit: usize) -> Refusal {
-    let message = format!("the body is larger than {limit} bytes");
-    Refusal::new(ApiError::new(ErrorCode::RequestTooLarge, message))
 }
 
 fn no_room() -> Refusal {
     let message = "the gateway holds too many requests; try again shortly";
     Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).retry_after(Some(NO_ROOM_WAIT))
-}
-
-fn too_slow() -> Refusal {
-    let message = "the body did not arrive in time";
-    Refusal::new(ApiError::new(ErrorCode::RequestTimeout, message))
-}
-
-fn cut() -> Refusal {
-    let message = "the body did not arrive whole";
-    Refusal::new(ApiError::new(ErrorCode::InvalidRequest, message))
 }

@@ -2,19 +2,28 @@
 
 use bytes::Bytes;
 use domain::Usage;
-use openai_api::usage_of_response;
+use openai_api::{Grammar, usage_of_response};
 
 /// Larger answers (long lists of embeddings or log probabilities) are not read.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// Keeps the pieces of a small answer until its end. They are shared, not copied.
-#[derive(Default)]
 pub(super) struct UsageTap {
+    grammar: Grammar,
     pieces: Vec<Bytes>,
     bytes: usize,
 }
 
 impl UsageTap {
+    pub(super) fn new(grammar: Grammar) -> Self {
+        Self { grammar, pieces: Vec::new(), bytes: 0 }
+    }
+
+    /// How the answer is written.
+    pub(super) fn grammar(&self) -> Grammar {
+        self.grammar
+    }
+
     pub(super) fn observe(&mut self, piece: &Bytes) {
         self.bytes = self.bytes.saturating_add(piece.len());
         if self.bytes <= MAX_BYTES {
@@ -41,7 +50,7 @@ mod tests {
 
     #[test]
     fn usage_is_read_over_pieces() {
-        let mut tap = UsageTap::default();
+        let mut tap = UsageTap::new(Grammar::Choices);
         for piece in [r#"{"choices":[],"usage":{"prompt_to"#, r#"kens":7,"completion_tokens":3}}"#]
         {
             tap.observe(&Bytes::from_static(piece.as_bytes()));
@@ -52,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_large_answer_is_not_kept() {
-        let mut tap = UsageTap::default();
+        let mut tap = UsageTap::new(Grammar::Choices);
         for _ in 0..3 {
             tap.observe(&Bytes::from(vec![b' '; MAX_BYTES / 2]));
         }

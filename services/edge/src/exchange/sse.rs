@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use domain::Usage;
-use openai_api::{ChunkView, FrameKind, Said, SseFrame, SseSplitter, UsageFilter, UsageMeter};
+use openai_api::{
+    ChunkView, FrameKind, Grammar, Said, SseFrame, SseSplitter, UsageFilter, UsageMeter,
+    response_id,
+};
 use serde::Deserialize;
 
 /// Bytes of an answer's text that are kept to be keyed: far more than a turn has.
@@ -12,10 +15,13 @@ const MAX_TEXT_BYTES: usize = 256 * 1024;
 
 /// Reads events and hands their bytes on.
 pub(super) struct EventReader {
+    grammar: Grammar,
     splitter: SseSplitter,
     filter: UsageFilter,
     /// Bytes fed and not yet handed on or left out: the beginning of an event.
     pending: usize,
+    /// Events with data so far.
+    count: u64,
     contents: u32,
     usage: UsageMeter,
     done: bool,
@@ -25,6 +31,17 @@ pub(super) struct EventReader {
     sent_part: bool,
     /// The text so far, where it is wanted and there was nothing else.
     text: Option<Vec<u8>>,
+    response_id: ResponseId,
+}
+
+/// The id of the response that a stream is.
+enum ResponseId {
+    /// Nobody asks.
+    Unwanted,
+    /// It is looked for.
+    Wanted,
+    /// It is there, and not yet taken.
+    Found(Box<str>),
 }
 
 /// Whose fault an error event says it was.
@@ -36,11 +53,13 @@ pub(super) enum EngineError {
 
 impl EventReader {
     /// `keep_text`: the answer's text is wanted at its end.
-    pub(super) fn new(drop_usage: bool, keep_text: bool) -> Self {
+    pub(super) fn new(grammar: Grammar, drop_usage: bool, keep_text: bool) -> Self {
         Self {
+            grammar,
             splitter: SseSplitter::default(),
             filter: UsageFilter::new(drop_usage),
             pending: 0,
+            count: 0,
             contents: 0,
             usage: UsageMeter::default(),
             done: false,
@@ -48,6 +67,7 @@ impl EventReader {
             error: None,
             sent_part: false,
             text: keep_text.then(Vec::new),
+            response_id: ResponseId::Unwanted,
         }
     }
 
@@ -97,7 +117,13 @@ impl EventReader {
                 false
             }
             FrameKind::Data(data) => {
-                let chunk = ChunkView::parse(data);
+                let chunk = ChunkView::read(data, self.grammar);
+                self.count += 1;
+                if matches!(self.response_id, ResponseId::Wanted)
+                    && let Some(id) = response_id(data)
+                {
+                    self.response_id = ResponseId::Found(id.into());
+                }
                 self.done |= chunk.is_done;
                 self.finish_reason |= chunk.finish_reason;
                 self.contents = self.contents.saturating_add(u32::from(chunk.has_content));
@@ -128,6 +154,27 @@ impl EventReader {
     /// The answer's text as it stood in JSON strings, if it is plain text and was to be kept.
     pub(super) fn take_text(&mut self) -> Option<Vec<u8>> {
         self.text.take()
+    }
+
+    /// The id of the response is wanted.
+    pub(super) fn want_response_id(&mut self) {
+        self.response_id = ResponseId::Wanted;
+    }
+
+    /// That id, once.
+    pub(super) fn take_response_id(&mut self) -> Option<Box<str>> {
+        match std::mem::replace(&mut self.response_id, ResponseId::Unwanted) {
+            ResponseId::Found(id) => Some(id),
+            other => {
+                self.response_id = other;
+                None
+            }
+        }
+    }
+
+    /// Events with data so far.
+    pub(super) fn count(&self) -> u64 {
+        self.count
     }
 
     /// Events with content so far.
@@ -173,24 +220,41 @@ impl EventReader {
 }
 
 impl EngineError {
-    /// A 4xx code makes it the client's; 429 is the engine's way to say that it is full.
+    /// A 4xx code makes it the client's, or one of the types that Anthropic gives those; 429 is the
+    /// engine's way to say that it is full.
     fn read(data: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Event<'a> {
             #[serde(borrow)]
-            error: Detail<'a>,
+            error: Option<Detail<'a>>,
         }
         #[derive(Deserialize)]
         struct Detail<'a> {
             #[serde(borrow)]
             code: Option<&'a serde_json::value::RawValue>,
+            #[serde(borrow, rename = "type")]
+            kind: Option<&'a serde_json::value::RawValue>,
         }
-        let code = serde_json::from_slice::<Event<'_>>(data).ok().and_then(|e| e.error.code);
-        let code: Option<u16> = code.and_then(|c| c.get().trim_matches('"').parse().ok());
-        match code {
-            Some(429) | None => EngineError::Server,
-            Some(code) if (400..500).contains(&code) => EngineError::Client,
-            Some(_) => EngineError::Server,
+        let Some(detail) = serde_json::from_slice::<Event<'_>>(data).ok().and_then(|e| e.error)
+        else {
+            return EngineError::Server;
+        };
+        let code: Option<u16> = detail.code.and_then(|c| c.get().trim_matches('"').parse().ok());
+        let kind = detail.kind.map(|kind| kind.get().trim_matches('"'));
+        match (code, kind) {
+            (Some(429), _) => EngineError::Server,
+            (Some(code), _) if (400..500).contains(&code) => EngineError::Client,
+            (Some(_), _) => EngineError::Server,
+            (
+                None,
+                Some(
+                    "invalid_request_error"
+                    | "not_found_error"
+                    | "permission_error"
+                    | "request_too_large",
+                ),
+            ) => EngineError::Client,
+            (None, _) => EngineError::Server,
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) enum Step {
     Close,
     /// Reads until the other side closes.
     AwaitClose,
+    /// Writes back what it reads until then.
+    Echo,
 }
 
 pub(crate) struct Engine {
@@ -167,6 +169,11 @@ async fn serve(mut stream: TcpStream, state: &Mutex<State>) {
                     return;
                 }
                 Step::Close => return,
+                Step::Echo => {
+                    let (mut from, mut to) = stream.split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                    return;
+                }
                 Step::AwaitClose => {
                     let mut rest = [0; 1024];
                     while stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}

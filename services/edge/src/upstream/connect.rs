@@ -8,9 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Uri;
-use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -20,17 +18,18 @@ use tokio::net::TcpStream;
 use tower::Service;
 
 use super::SendError;
+use super::outgoing::Outgoing;
 
 /// Largest buffer of one connection: bounds the memory of a stream whose reader is slow, and
 /// the size of an answer's head.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
-pub(super) type Connection = http1::Connection<TokioIo<WatchedIo>, Full<Bytes>>;
+pub(super) type Connection = http1::Connection<TokioIo<WatchedIo>, Outgoing>;
 
 /// An open connection and the handle to send on it.
 pub(super) struct Live {
-    pub(super) sender: http1::SendRequest<Full<Bytes>>,
+    pub(super) sender: http1::SendRequest<Outgoing>,
     /// `None` once it has ended.
     pub(super) connection: Option<Connection>,
     pub(super) io: Arc<IoState>,

@@ -26,10 +26,10 @@ impl Canned {
     pub(crate) fn new(dialect: Dialect, model: &str, created: u64) -> Self {
         let wire = Wire::new(dialect, "static", created, model);
         let mut stream = String::new();
-        wire.content(&mut stream, 0, WORDS[0], false, false, None);
+        wire.content(&mut stream, 0, (WORDS[0], 0), false, false, None);
         let first_event = stream.len();
-        wire.content(&mut stream, 0, WORDS[1], true, true, None);
-        Wire::done(&mut stream);
+        wire.content(&mut stream, 0, (WORDS[1], 0), true, true, None);
+        wire.done(&mut stream);
         let usage = Usage { prompt_tokens: 1, completion_tokens: 2, ..Usage::default() };
         let json = wire.answer(&[WORDS.concat()], usage);
         Self { stream: stream.into(), first_event, json: json.into() }

@@ -17,6 +17,7 @@ use super::config::DoubleConfig;
 use super::core::Core;
 use super::errors::EngineError;
 use super::fault::FaultBoard;
+use super::kept::Kept;
 use super::request::Dialect;
 use super::stats::Stats;
 use super::words::Vocabulary;
@@ -53,6 +54,8 @@ pub(crate) struct Engine {
     keep_alive_ms: AtomicU64,
     next_id: AtomicU64,
     seen: Mutex<VecDeque<SeenRequest>>,
+    /// Responses that requests may go on from.
+    pub(crate) kept: Kept,
 }
 
 impl Engine {
@@ -79,6 +82,7 @@ impl Engine {
             keep_alive_ms: AtomicU64::new(millis(config.keep_alive)),
             next_id: AtomicU64::new(1),
             seen: Mutex::default(),
+            kept: Kept::default(),
             config,
         })
     }

@@ -63,6 +63,24 @@ impl EngineError {
         }
     }
 
+    /// A response that is not kept here.
+    pub(crate) fn unknown_response(id: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            kind: "invalid_request_error",
+            message: format!("Response with id '{id}' not found."),
+            param: Some("response_id".to_owned()),
+        }
+    }
+
+    /// A response that is kept and no longer in course.
+    pub(crate) fn not_cancellable() -> Self {
+        Self {
+            kind: "invalid_request_error",
+            ..Self::bad_request("response_id", "Cannot cancel a synchronous response.")
+        }
+    }
+
     /// A failure of the engine's own, as a fault asks for it.
     pub(crate) fn injected(status: StatusCode) -> Self {
         let (kind, message) = match status.as_u16() {
@@ -71,6 +89,12 @@ impl EngineError {
             _ => ("InternalServerError", "The engine failed."),
         };
         Self { status, kind, message: message.to_owned(), param: None }
+    }
+
+    /// The same in Anthropic's form.
+    pub(crate) fn anthropic_body(&self) -> Bytes {
+        let error = json!({"type": self.kind, "message": self.message});
+        Bytes::from(json!({"type": "error", "error": error}).to_string())
     }
 
     /// The JSON body.

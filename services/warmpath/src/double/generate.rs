@@ -9,7 +9,7 @@ use super::body::DoubleBody;
 use super::core::Ticket;
 use super::engine::unix_seconds;
 use super::errors::EngineError;
-use super::request::{Dialect, Generation};
+use super::request::{Dialect, Generation, response_chat};
 use super::routes::{EVENT_STREAM, Exchange, respond};
 use super::stream::{Parts, TokenStream, usage_so_far};
 use super::wire::{Usage, Wire};
@@ -27,6 +27,10 @@ pub(crate) async fn answer(
 ) -> Result<Response<DoubleBody>, EngineError> {
     let engine = exchange.engine;
     let mut generation = read(exchange, dialect).await?;
+    let keep = match dialect {
+        Dialect::Responses => Some(response_chat(engine, &exchange.parsed()?)?.1),
+        _ => None,
+    };
     let request_id = exchange.headers.get("x-request-id").and_then(|id| id.to_str().ok());
     let request_id: Arc<str> = request_id.map_or_else(|| engine.fresh_id().into(), Arc::from);
     let rank = engine.rank_for(&exchange.headers)?;
@@ -47,6 +51,7 @@ pub(crate) async fn answer(
             choices: generation.choices,
             plan: exchange.plan.clone(),
             control: Arc::clone(exchange.control),
+            keep,
         });
         let body = DoubleBody::tokens(stream, exchange.control);
         return Ok(respond(StatusCode::OK, Some(EVENT_STREAM), body));
@@ -55,6 +60,18 @@ pub(crate) async fn answer(
     let texts = texts(exchange, &ticket, &generation.seeds);
     let sent: Vec<u32> = (0..ticket.sequences()).map(|i| ticket.wanted(i)).collect();
     let usage = usage_so_far(&ticket, prompt_usage, generation.choices, &sent);
+    if let Some(keep) = keep {
+        engine.kept.keep(&keep, &wire, &texts.concat(), usage);
+    }
+    if dialect == Dialect::Generate {
+        let ids = |i: usize| {
+            let words =
+                (0..ticket.wanted(i)).map(|at| engine.vocabulary.word(generation.seeds[i], at));
+            words.map(|word| word.token).collect()
+        };
+        let lists: Vec<Vec<u32>> = (0..ticket.sequences()).map(ids).collect();
+        return Ok(exchange.json(wire.answer_of_ids(&lists, usage)));
+    }
     Ok(exchange.json(wire.answer(&texts, usage)))
 }
 
@@ -104,8 +121,9 @@ pub(crate) fn render(exchange: &Exchange<'_>, dialect: Dialect) -> Result<String
     let engine = exchange.engine;
     let body = exchange.parsed()?;
     let prefix = match dialect {
-        Dialect::Chat => "chatcmpl",
         Dialect::Completion => "cmpl",
+        Dialect::Responses => "resp",
+        _ => "chatcmpl",
     };
     let rendered = super::request::prompts(engine, dialect, &body)?.into_iter().map(|tokens| {
         json!({
@@ -125,7 +143,19 @@ pub(crate) fn render(exchange: &Exchange<'_>, dialect: Dialect) -> Result<String
     let mut rendered: Vec<serde_json::Value> = rendered.collect();
     // A chat has one prompt and is answered without a list.
     Ok(match dialect {
-        Dialect::Chat => rendered.swap_remove(0).to_string(),
         Dialect::Completion => serde_json::Value::from(rendered).to_string(),
+        _ => rendered.swap_remove(0).to_string(),
     })
+}
+
+/// What `/v1/messages/count_tokens` answers.
+///
+/// # Errors
+/// What the endpoint itself would refuse.
+pub(crate) fn count_tokens(exchange: &Exchange<'_>) -> Result<String, EngineError> {
+    let body = exchange.parsed()?;
+    let prompts = super::request::prompts(exchange.engine, Dialect::Messages, &body)?;
+    let count = prompts.iter().map(Vec::len).sum::<usize>();
+    let management = json!({"original_input_tokens": count});
+    Ok(json!({"input_tokens": count, "context_management": management}).to_string())
 }

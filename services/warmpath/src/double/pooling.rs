@@ -1,4 +1,4 @@
-//! Embeddings, rerank and score: the shapes of vLLM's pooling endpoints around numbers that only
+//! Embeddings, classes, rerank and score: the shapes of vLLM's pooling endpoints around numbers that only
 //! depend on the text.
 
 use domain::block::mix;
@@ -128,6 +128,45 @@ pub(crate) fn score(engine: &Engine, body: &Value) -> Result<String, EngineError
     });
     Ok(json!({
         "id": format!("score-{}", engine.fresh_id()),
+        "object": "list",
+        "created": unix_seconds(),
+        "model": engine.config.model,
+        "data": data.collect::<Vec<_>>(),
+        "usage": usage(tokens),
+    })
+    .to_string())
+}
+
+/// `POST /classify`: two classes.
+pub(crate) fn classify(engine: &Engine, body: &Value) -> Result<String, EngineError> {
+    let inputs = texts(engine, body, "input")?;
+    let tokens = count(engine, &inputs)?;
+    let data = inputs.iter().enumerate().map(|(index, text)| {
+        let first = unit(0, text);
+        let label = if first >= 0.5 { "LABEL_0" } else { "LABEL_1" };
+        json!({"index": index, "label": label, "probs": [first, 1.0 - first], "num_classes": 2})
+    });
+    Ok(json!({
+        "id": format!("classify-{}", engine.fresh_id()),
+        "object": "list",
+        "created": unix_seconds(),
+        "model": engine.config.model,
+        "data": data.collect::<Vec<_>>(),
+        "usage": usage(tokens),
+    })
+    .to_string())
+}
+
+/// `POST /pooling`: what the model made of each text.
+pub(crate) fn pooling(engine: &Engine, body: &Value) -> Result<String, EngineError> {
+    let inputs = texts(engine, body, "input")?;
+    let tokens = count(engine, &inputs)?;
+    let data = inputs
+        .iter()
+        .enumerate()
+        .map(|(index, text)| json!({"index": index, "object": "pooling", "data": embedding(text)}));
+    Ok(json!({
+        "id": format!("pool-{}", engine.fresh_id()),
         "object": "list",
         "created": unix_seconds(),
         "model": engine.config.model,

@@ -2,22 +2,31 @@
 
 use domain::ModelId;
 use serde_json::Value;
-use tokenization::{ChatRequest, KeySpace};
+use tokenization::{ChatRequest, KeySpace, chat_of_messages, chat_of_responses};
 
 use super::core::Job;
 use super::engine::Engine;
 use super::errors::EngineError;
+use super::kept::Conversation;
 
 /// Sequences that one request may ask for, prompts × choices: a bound, as everything has one.
 const MAX_SEQUENCES: usize = 256;
 
-/// Which of the two generating endpoints is asked.
+/// Which of the generating endpoints is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
     Completion,
+    /// `/v1/chat/completions/batch`.
+    Batch,
+    /// `/v1/messages`.
+    Messages,
+    /// `/v1/responses`.
+    Responses,
+    /// `/inference/v1/generate`.
+    Generate,
 }
 
 /// What kind of answer is wanted.
@@ -144,7 +153,61 @@ pub(crate) fn prompts(
     match dialect {
         Dialect::Chat => Ok(vec![chat_tokens(engine, body)?]),
         Dialect::Completion => completion_tokens(engine, body),
+        Dialect::Batch => {
+            let lists = field(body, "messages").and_then(Value::as_array);
+            let lists = lists.ok_or_else(|| missing(body, "messages"))?;
+            let chat = |messages: &Value| {
+                let mut chat = body.clone();
+                chat["messages"] = messages.clone();
+                chat_tokens(engine, &chat)
+            };
+            lists.iter().map(chat).collect()
+        }
+        Dialect::Messages => {
+            field(body, "messages").ok_or_else(|| missing(body, "messages"))?;
+            let chat = chat_of_messages(body, engine.folder.habits());
+            Ok(vec![chat_tokens(engine, &chat.ok_or_else(not_understood)?)?])
+        }
+        Dialect::Responses => {
+            let (chat, _) = response_chat(engine, body)?;
+            Ok(vec![chat_tokens(engine, &chat)?])
+        }
+        Dialect::Generate => {
+            let ids = field(body, "token_ids").ok_or_else(|| missing(body, "token_ids"))?;
+            Ok(vec![token_ids(ids).ok_or_else(not_understood)?])
+        }
     }
+}
+
+fn not_understood() -> EngineError {
+    EngineError::unrenderable("the prompt has a part that cannot be rendered")
+}
+
+/// The chat that a Responses body stands for, with the conversation that it goes on from, and what
+/// is to be kept of it.
+///
+/// # Errors
+/// A body that cannot be rendered, or goes on from a response that is not kept here.
+pub(crate) fn response_chat(
+    engine: &Engine,
+    body: &Value,
+) -> Result<(Value, Conversation), EngineError> {
+    field(body, "input").ok_or_else(|| missing(body, "input"))?;
+    let mut own = body.clone();
+    let previous = own.as_object_mut().and_then(|own| own.remove("previous_response_id"));
+    let mut chat = chat_of_responses(&own).ok_or_else(not_understood)?;
+    let messages = chat["messages"].as_array().cloned().unwrap_or_default();
+    let (system, new): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|message| message["role"] == "system");
+    let mut conversation = match previous.as_ref().and_then(Value::as_str) {
+        None => Conversation::default(),
+        Some(id) => {
+            engine.kept.conversation(id).ok_or_else(|| EngineError::unknown_response(id))?
+        }
+    };
+    conversation.0.extend(new);
+    chat["messages"] = system.into_iter().chain(conversation.0.iter().cloned()).collect();
+    Ok((chat, conversation))
 }
 
 /// The tokens of each prompt of a completion body.
@@ -194,8 +257,8 @@ impl Generation {
         dialect: Dialect,
         body: &Value,
     ) -> Result<Self, EngineError> {
-        let delivery = delivery(body)?;
-        let choices = choices(body)?;
+        let delivery = delivery(dialect, body)?;
+        let choices = if dialect == Dialect::Generate { 1 } else { choices(body)? };
         let limit = output_limit(engine, dialect, body)?;
         check_temperature(body)?;
         let prompts = prompts(engine, dialect, body)?;
@@ -242,8 +305,16 @@ impl Generation {
 /// Block hashes are the engine's own business: any fixed secret will do.
 const KEY_SECRET: &[u8] = b"engine";
 
-fn delivery(body: &Value) -> Result<Delivery, EngineError> {
+fn delivery(dialect: Dialect, body: &Value) -> Result<Delivery, EngineError> {
     let stream = flag(body, "stream")?;
+    if matches!(dialect, Dialect::Messages | Dialect::Responses) {
+        // Their streams always tell usage.
+        return Ok(Delivery { stream, include_usage: true, continuous_usage: true });
+    }
+    if stream && dialect == Dialect::Batch {
+        let message = "Streaming is not supported for batch chat completions.";
+        return Err(EngineError::bad_request("stream", message));
+    }
     let Some(options) = field(body, "stream_options") else {
         return Ok(Delivery { stream, ..Delivery::default() });
     };
@@ -290,7 +361,10 @@ fn output_limit(
     dialect: Dialect,
     body: &Value,
 ) -> Result<Option<u32>, EngineError> {
+    let sampling = field(body, "sampling_params");
+    let body = sampling.filter(|_| dialect == Dialect::Generate).unwrap_or(body);
     let name = match dialect {
+        Dialect::Responses => "max_output_tokens",
         Dialect::Chat if field(body, "max_completion_tokens").is_some() => "max_completion_tokens",
         _ => "max_tokens",
     };

@@ -9,6 +9,7 @@ use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
+use openai_api::FormScanner;
 use serde_json::{Value, json};
 
 use super::body::DoubleBody;
@@ -22,6 +23,9 @@ use super::pooling;
 use super::request::{self, Dialect};
 use super::socket::SocketControl;
 
+/// Where responses are, and what cancels one.
+const RESPONSES: &str = "/v1/responses/";
+const CANCEL: &str = "/cancel";
 /// The largest body that is read.
 const MAX_BODY_BYTES: usize = 128 << 20;
 
@@ -38,8 +42,14 @@ enum Route {
     Embeddings,
     Rerank,
     Score,
-    RenderChat,
-    RenderCompletion,
+    Render(Dialect),
+    CountTokens,
+    /// A response that is kept; whether it is to be cancelled.
+    Response(bool),
+    Classify,
+    Pooling,
+    Transcription,
+    TokenizerInfo,
     Tokenize,
     Detokenize,
     Models,
@@ -61,8 +71,19 @@ impl Route {
             "/v1/embeddings" => Route::Embeddings,
             "/v1/rerank" | "/rerank" | "/v2/rerank" => Route::Rerank,
             "/v1/score" | "/score" => Route::Score,
-            "/v1/chat/completions/render" => Route::RenderChat,
-            "/v1/completions/render" => Route::RenderCompletion,
+            "/v1/chat/completions/batch" => Route::Generate(Dialect::Batch),
+            "/v1/messages" => Route::Generate(Dialect::Messages),
+            "/v1/responses" => Route::Generate(Dialect::Responses),
+            "/inference/v1/generate" => Route::Generate(Dialect::Generate),
+            "/v1/messages/count_tokens" => Route::CountTokens,
+            "/v1/chat/completions/render" => Route::Render(Dialect::Chat),
+            "/v1/completions/render" => Route::Render(Dialect::Completion),
+            "/v1/messages/render" => Route::Render(Dialect::Messages),
+            "/v1/responses/render" => Route::Render(Dialect::Responses),
+            "/classify" => Route::Classify,
+            "/pooling" => Route::Pooling,
+            "/v1/audio/transcriptions" | "/v1/audio/translations" => Route::Transcription,
+            "/tokenizer_info" => Route::TokenizerInfo,
             "/tokenize" => Route::Tokenize,
             "/detokenize" => Route::Detokenize,
             "/v1/models" => Route::Models,
@@ -74,13 +95,17 @@ impl Route {
             "/fault" => Route::Faults,
             "/stats" => Route::Stats,
             "/records" => Route::Records,
-            _ => return None,
+            _ => {
+                let id = path.strip_prefix(RESPONSES)?;
+                Route::Response(id.ends_with(CANCEL))
+            }
         })
     }
 
     fn methods(self) -> &'static str {
         match self {
             Route::Models | Route::Version | Route::Load | Route::Metrics => "GET",
+            Route::TokenizerInfo | Route::Response(false) => "GET",
             Route::Stats | Route::Records => "GET",
             Route::Health => "GET, POST",
             Route::Faults => "GET, POST, DELETE",
@@ -89,7 +114,21 @@ impl Route {
     }
 
     fn is_inference(self) -> bool {
-        matches!(self, Route::Generate(_) | Route::Embeddings | Route::Rerank | Route::Score)
+        matches!(
+            self,
+            Route::Generate(_)
+                | Route::Embeddings
+                | Route::Rerank
+                | Route::Score
+                | Route::Classify
+                | Route::Pooling
+                | Route::Transcription
+        )
+    }
+
+    /// Whether its errors have Anthropic's form.
+    fn is_anthropic(self) -> bool {
+        matches!(self, Route::Generate(Dialect::Messages) | Route::CountTokens)
     }
 
     /// The double's own routes, which no fault touches.
@@ -102,6 +141,7 @@ impl Route {
 pub(crate) struct Exchange<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) control: &'a Arc<SocketControl>,
+    pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) plan: Plan,
@@ -116,6 +156,11 @@ impl Exchange<'_> {
 
     fn error(&self, error: &EngineError) -> Response<DoubleBody> {
         respond(error.status, Some(JSON), DoubleBody::whole(error.body(), self.control))
+    }
+
+    fn anthropic_error(&self, error: &EngineError) -> Response<DoubleBody> {
+        let body = DoubleBody::whole(error.anthropic_body(), self.control);
+        respond(error.status, Some(JSON), body)
     }
 
     fn detail(&self, status: StatusCode) -> Response<DoubleBody> {
@@ -170,7 +215,8 @@ pub(crate) async fn handle(
         Some(route) if route.is_control() => Plan::default(),
         _ => engine.faults.plan(inference),
     };
-    let exchange = Exchange { engine, control, headers: head.headers, body, plan };
+    let path = head.uri.path().to_owned();
+    let exchange = Exchange { engine, control, path, headers: head.headers, body, plan };
     if let Some(response) = exchange.early_fault().await? {
         return Ok(response);
     }
@@ -181,7 +227,10 @@ pub(crate) async fn handle(
         return Ok(response);
     }
     let answer = exchange.answer(route, &head.method).await;
-    Ok(answer.unwrap_or_else(|error| exchange.error(&error)))
+    Ok(answer.unwrap_or_else(|error| match route.is_anthropic() {
+        true => exchange.anthropic_error(&error),
+        false => exchange.error(&error),
+    }))
 }
 
 impl Exchange<'_> {
@@ -221,15 +270,26 @@ impl Exchange<'_> {
     ) -> Result<Response<DoubleBody>, EngineError> {
         let engine = self.engine;
         match route {
-            Route::Generate(dialect) if engine.config.static_response => {
+            Route::Generate(dialect @ (Dialect::Chat | Dialect::Completion))
+                if engine.config.static_response =>
+            {
                 Ok(canned::answer(self, dialect))
             }
             Route::Generate(dialect) => generate::answer(self, dialect).await,
             Route::Embeddings => Ok(self.json(pooling::embeddings(engine, &self.parsed()?)?)),
             Route::Rerank => Ok(self.json(pooling::rerank(engine, &self.parsed()?)?)),
             Route::Score => Ok(self.json(pooling::score(engine, &self.parsed()?)?)),
-            Route::RenderChat => Ok(self.json(generate::render(self, Dialect::Chat)?)),
-            Route::RenderCompletion => Ok(self.json(generate::render(self, Dialect::Completion)?)),
+            Route::Render(dialect) => Ok(self.json(generate::render(self, dialect)?)),
+            Route::CountTokens => Ok(self.json(generate::count_tokens(self)?)),
+            Route::Response(cancel) => self.response(cancel),
+            Route::Classify => Ok(self.json(pooling::classify(engine, &self.parsed()?)?)),
+            Route::Pooling => Ok(self.json(pooling::pooling(engine, &self.parsed()?)?)),
+            Route::Transcription => self.transcription(),
+            Route::TokenizerInfo => {
+                let info = json!({"tokenizer_class": "Double",
+                    "vocab_size": engine.folder.vocabulary_size()});
+                Ok(self.json(info.to_string()))
+            }
             Route::Tokenize => self.tokenize(),
             Route::Detokenize => self.detokenize(),
             Route::Models => Ok(self.json(models(engine))),
@@ -284,6 +344,30 @@ impl Exchange<'_> {
             "token_strs": null,
         });
         Ok(self.json(answer.to_string()))
+    }
+
+    /// A response that was kept; those of the double are never in course.
+    fn response(&self, cancel: bool) -> Result<Response<DoubleBody>, EngineError> {
+        let id = self.path.strip_prefix(RESPONSES).unwrap_or_default();
+        let id = id.strip_suffix(CANCEL).unwrap_or(id);
+        let response =
+            self.engine.kept.response(id).ok_or_else(|| EngineError::unknown_response(id))?;
+        if cancel { Err(EngineError::not_cancellable()) } else { Ok(self.json(response)) }
+    }
+
+    /// What a form's file says: how many bytes there were.
+    fn transcription(&self) -> Result<Response<DoubleBody>, EngineError> {
+        let kind = self.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let mut form = kind.and_then(FormScanner::new).ok_or_else(|| {
+            EngineError::validation("missing", "body.file", "Field required", "None")
+        })?;
+        let read = form.feed(&self.body).and_then(|()| form.finish());
+        read.map_err(|fault| EngineError::bad_request("file", fault.to_string()))?;
+        let model = form.model().map_or(json!({}), |model| json!({"model": model.name}));
+        request::check_model(&model, self.engine)?;
+        let text = format!("{} bytes", self.body.len());
+        let usage = json!({"type": "duration", "seconds": 1});
+        Ok(self.json(json!({"text": text, "usage": usage}).to_string()))
     }
 
     fn detokenize(&self) -> Result<Response<DoubleBody>, EngineError> {

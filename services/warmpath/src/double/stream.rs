@@ -11,6 +11,7 @@ use super::body::Ending;
 use super::core::Ticket;
 use super::engine::Engine;
 use super::fault::Plan;
+use super::kept::Conversation;
 use super::request::Delivery;
 use super::socket::SocketControl;
 use super::wire::{Usage, Wire};
@@ -28,6 +29,8 @@ pub(crate) struct Parts {
     pub(crate) choices: usize,
     pub(crate) plan: Plan,
     pub(crate) control: Arc<SocketControl>,
+    /// The conversation that a response goes on with, to be kept with it.
+    pub(crate) keep: Option<Conversation>,
 }
 
 /// A streamed answer. Dropping it takes the request out of the engine.
@@ -142,7 +145,8 @@ impl TokenStream {
         let text = giant.as_deref().unwrap_or(&word.text);
         let last = self.sent[sequence] == parts.ticket.wanted(sequence);
         let closing = last && !parts.delivery.include_usage && self.all_sent();
-        parts.wire.content(out, sequence, text, last, closing, self.continuous_usage());
+        let said = (text, word.token);
+        parts.wire.content(out, sequence, said, last, closing, self.continuous_usage());
     }
 
     fn all_sent(&self) -> bool {
@@ -178,8 +182,21 @@ impl TokenStream {
         if parts.delivery.include_usage {
             parts.wire.usage(out, self.usage());
         }
-        Wire::done(out);
+        if let Some(keep) = &parts.keep {
+            parts.engine.kept.keep(keep, &parts.wire, &self.texts().concat(), self.usage());
+        }
+        parts.wire.done(out);
         self.phase = Phase::Through;
+    }
+
+    /// All texts of the answer.
+    fn texts(&self) -> Vec<String> {
+        let parts = &self.parts;
+        let text = |(sequence, sent): (usize, &u32)| {
+            let words = (0..*sent).map(|i| parts.engine.vocabulary.word(parts.seeds[sequence], i));
+            words.map(|word| word.text.to_string()).collect()
+        };
+        self.sent.iter().enumerate().map(text).collect()
     }
 
     fn usage(&self) -> Usage {

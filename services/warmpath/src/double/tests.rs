@@ -2,6 +2,7 @@
 
 mod client;
 mod faults;
+mod routes;
 mod served;
 
 use std::time::Duration;

@@ -1,6 +1,13 @@
 //! Answers in the shapes vLLM 0.32 sends, written without a detour through JSON values.
 
+mod messages;
+mod responses;
+
 use std::fmt::Write as _;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use serde_json::json;
 
 use super::request::Dialect;
 
@@ -24,6 +31,15 @@ pub(crate) struct Wire {
     event_head: String,
     /// The same for an answer in one piece.
     answer_head: String,
+    /// As JSON strings.
+    id: String,
+    model: String,
+    plain_id: String,
+    plain_model: String,
+    created: u64,
+    /// Events so far, and what they said, of a response.
+    events: AtomicU64,
+    said: Mutex<String>,
 }
 
 /// A text as a JSON string.
@@ -35,24 +51,47 @@ impl Wire {
     /// `id` without the dialect's prefix; `created` in Unix seconds.
     pub(crate) fn new(dialect: Dialect, id: &str, created: u64, model: &str) -> Self {
         let (prefix, event, answer) = match dialect {
-            Dialect::Chat => ("chatcmpl", "chat.completion.chunk", "chat.completion"),
-            Dialect::Completion => ("cmpl", "text_completion", "text_completion"),
+            Dialect::Completion => ("cmpl-", "text_completion", "text_completion"),
+            Dialect::Responses => ("resp_", "", ""),
+            Dialect::Generate => ("generate-tokens-", "", ""),
+            Dialect::Chat | Dialect::Batch | Dialect::Messages => {
+                ("chatcmpl-", "chat.completion.chunk", "chat.completion")
+            }
         };
-        let id = quoted(&format!("{prefix}-{id}"));
-        let model = quoted(model);
-        let head = |object: &str| {
-            format!(
+        let (plain_id, plain_model) = (format!("{prefix}{id}"), model.to_owned());
+        let (id, model) = (quoted(&plain_id), quoted(model));
+        let head = |object: &str| match dialect {
+            Dialect::Generate => {
+                format!(
+                    "{{\"request_id\":{id},\"model\":{model},\"created\":{created},\"choices\":["
+                )
+            }
+            _ => format!(
                 "{{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\
                  \"choices\":["
-            )
+            ),
         };
-        Self { dialect, event_head: head(event), answer_head: head(answer) }
+        Self {
+            dialect,
+            event_head: head(event),
+            answer_head: head(answer),
+            id,
+            model,
+            plain_id,
+            plain_model,
+            created,
+            events: AtomicU64::new(0),
+            said: Mutex::default(),
+        }
     }
 
     /// The event that opens a choice; completions have none.
     pub(crate) fn role(&self, out: &mut String, index: usize, usage: Option<Usage>) {
-        if self.dialect == Dialect::Completion {
-            return;
+        match self.dialect {
+            Dialect::Completion | Dialect::Generate => return,
+            Dialect::Messages => return self.message_start(out, usage.unwrap_or_default()),
+            Dialect::Responses => return self.response_start(out),
+            Dialect::Chat | Dialect::Batch => {}
         }
         self.open(out, index);
         out.push_str(
@@ -69,17 +108,27 @@ impl Wire {
         &self,
         out: &mut String,
         index: usize,
-        text: &str,
+        (text, token): (&str, u32),
         last: bool,
         closing: bool,
         usage: Option<Usage>,
     ) {
+        match self.dialect {
+            Dialect::Messages => return self.message_delta(out, text),
+            Dialect::Responses => return self.response_delta(out, text),
+            _ => {}
+        }
         self.open(out, index);
         let text = quoted(text);
         let reason = if last { "\"length\"" } else { "null" };
         // Writing to a String cannot fail.
         let _ = match self.dialect {
-            Dialect::Chat => {
+            Dialect::Generate => write!(
+                out,
+                "\"token_ids\":[{token}],\"logprobs\":null,\"finish_reason\":{reason},\
+                 \"stop_reason\":null}}]"
+            ),
+            Dialect::Chat | Dialect::Batch | Dialect::Messages | Dialect::Responses => {
                 let stop = if last { "\"stop_reason\":null," } else { "" };
                 write!(
                     out,
@@ -103,8 +152,12 @@ impl Wire {
     /// The event that carries the usage alone.
     pub(crate) fn usage(&self, out: &mut String, usage: Usage) {
         let details = match self.dialect {
-            Dialect::Chat => format!(",\"created_cache_tokens\":{}", usage.created_cache_tokens),
-            Dialect::Completion => String::new(),
+            Dialect::Messages => return self.message_end(out, usage),
+            Dialect::Responses => return self.response_end(out, usage),
+            Dialect::Chat | Dialect::Batch => {
+                format!(",\"created_cache_tokens\":{}", usage.created_cache_tokens)
+            }
+            Dialect::Completion | Dialect::Generate => String::new(),
         };
         let _ = write!(
             out,
@@ -117,8 +170,12 @@ impl Wire {
     }
 
     /// The end of a stream.
-    pub(crate) fn done(out: &mut String) {
-        out.push_str("data: [DONE]\n\n");
+    pub(crate) fn done(&self, out: &mut String) {
+        out.push_str(match self.dialect {
+            Dialect::Messages => "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+            Dialect::Responses => "",
+            _ => "data: [DONE]\n\n",
+        });
     }
 
     /// An event whose data stops in the middle of a string.
@@ -127,21 +184,50 @@ impl Wire {
             write!(out, "data: {}{{\"index\":0,\"delta\":{{\"content\":\"\n\n", self.event_head);
     }
 
+    /// An answer of token ids in one piece.
+    pub(crate) fn answer_of_ids(&self, lists: &[Vec<u32>], usage: Usage) -> String {
+        let choices = lists.iter().enumerate().map(|(index, ids)| {
+            json!({"index": index, "finish_reason": "length", "stop_reason": null,
+                "token_ids": ids, "routed_experts": null, "logprobs": null})
+        });
+        json!({
+            "request_id": self.plain_id,
+            "model": self.plain_model,
+            "created": self.created,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+            },
+            "prompt_logprobs": null,
+            "output_mode": "tokens",
+            "choices": choices.collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+
     /// An answer in one piece.
     pub(crate) fn answer(&self, texts: &[String], usage: Usage) -> String {
+        let first = texts.first().map_or("", String::as_str);
+        match self.dialect {
+            Dialect::Messages => return self.message(first, usage),
+            Dialect::Responses => return self.response(first, Some(usage)).to_string(),
+            _ => {}
+        }
         let mut out = self.answer_head.clone();
         for (index, text) in texts.iter().enumerate() {
             out.push_str(if index > 0 { "," } else { "" });
             let text = quoted(text);
             let _ = match self.dialect {
-                Dialect::Chat => write!(
+                Dialect::Chat | Dialect::Batch => write!(
                     out,
                     "{{\"index\":{index},\"message\":{{\"role\":\"assistant\",\"content\":{text},\
                      \"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\
                      \"reasoning\":null}},\"logprobs\":null,\"finish_reason\":\"length\",\
                      \"stop_reason\":null,\"token_ids\":null,\"routed_experts\":null}}"
                 ),
-                Dialect::Completion => write!(
+                _ => write!(
                     out,
                     "{{\"index\":{index},\"text\":{text},\"logprobs\":null,\
                      \"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":null,\
@@ -150,10 +236,10 @@ impl Wire {
             };
         }
         let prompt = match self.dialect {
-            Dialect::Chat => {
+            Dialect::Chat | Dialect::Batch => {
                 "\"prompt_logprobs\":null,\"prompt_token_ids\":null,\"prompt_text\":null,"
             }
-            Dialect::Completion => "",
+            _ => "",
         };
         let _ = write!(
             out,
@@ -190,113 +276,4 @@ fn push_running_usage(out: &mut String, usage: Option<Usage>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The part of a recorded event that does not depend on the run.
-    fn tail(event: &str) -> &str {
-        event.split_once("\"choices\":").expect("an event with choices").1
-    }
-
-    const USAGE: Usage = Usage {
-        prompt_tokens: 37,
-        completion_tokens: 12,
-        cached_tokens: 32,
-        created_cache_tokens: 0,
-    };
-
-    #[test]
-    fn chat_events_have_the_recorded_shape() {
-        let wire = Wire::new(Dialect::Chat, "8fc3d40e6c5f6d5f", 1795967078, "smollm2");
-        let mut out = String::new();
-        wire.role(&mut out, 0, None);
-        assert_eq!(
-            out,
-            "data: {\"id\":\"chatcmpl-8fc3d40e6c5f6d5f\",\"object\":\"chat.completion.chunk\",\
-             \"created\":1795967078,\"model\":\"smollm2\",\"choices\":[{\"index\":0,\"delta\":\
-             {\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}],\
-             \"prompt_token_ids\":null,\"prompt_text\":null}\n\n"
-        );
-        out.clear();
-        wire.content(&mut out, 0, "'m", false, false, None);
-        assert_eq!(
-            tail(&out),
-            "[{\"index\":0,\"delta\":{\"content\":\"'m\"},\"logprobs\":null,\
-             \"finish_reason\":null,\"token_ids\":null}]}\n\n"
-        );
-        out.clear();
-        wire.content(&mut out, 0, " help", true, true, None);
-        assert_eq!(
-            tail(&out),
-            "[{\"index\":0,\"delta\":{\"content\":\" help\"},\"logprobs\":null,\
-             \"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":null}],\
-             \"system_fingerprint\":\"vllm-0.32.0-double\"}\n\n"
-        );
-        out.clear();
-        wire.usage(&mut out, USAGE);
-        assert_eq!(
-            tail(&out),
-            "[],\"usage\":{\"prompt_tokens\":37,\"total_tokens\":49,\"completion_tokens\":12,\
-             \"prompt_tokens_details\":{\"cached_tokens\":32,\"created_cache_tokens\":0}},\
-             \"system_fingerprint\":\"vllm-0.32.0-double\"}\n\n"
-        );
-    }
-
-    #[test]
-    fn continuous_usage_stands_in_every_event() {
-        let wire = Wire::new(Dialect::Chat, "a", 1, "m");
-        let mut out = String::new();
-        let usage = Usage { completion_tokens: 1, ..USAGE };
-        wire.content(&mut out, 0, "I", false, false, Some(usage));
-        assert_eq!(
-            tail(&out),
-            "[{\"index\":0,\"delta\":{\"content\":\"I\"},\"logprobs\":null,\
-             \"finish_reason\":null,\"token_ids\":null}],\"usage\":{\"prompt_tokens\":37,\
-             \"total_tokens\":38,\"completion_tokens\":1,\"completion_tokens_details\":null}}\n\n"
-        );
-    }
-
-    #[test]
-    fn completion_events_have_the_recorded_shape() {
-        let wire = Wire::new(Dialect::Completion, "a5ad821fb653c55d", 1795967122, "smollm2");
-        let mut out = String::new();
-        wire.role(&mut out, 0, None);
-        wire.content(&mut out, 0, ":", true, true, None);
-        assert_eq!(
-            out,
-            "data: {\"id\":\"cmpl-a5ad821fb653c55d\",\"object\":\"text_completion\",\
-             \"created\":1795967122,\"model\":\"smollm2\",\"choices\":[{\"index\":0,\"text\":\":\",\
-             \"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null,\
-             \"prompt_token_ids\":null,\"token_ids\":null}]}\n\n"
-        );
-        out.clear();
-        wire.usage(&mut out, USAGE);
-        assert!(tail(&out).contains("\"prompt_tokens_details\":{\"cached_tokens\":32}}"));
-    }
-
-    #[test]
-    fn an_answer_in_one_piece_has_the_recorded_shape() {
-        let wire = Wire::new(Dialect::Chat, "882cff3b8205b0f5", 1795967077, "smollm2");
-        let usage = Usage { cached_tokens: 0, created_cache_tokens: 32, ..USAGE };
-        assert_eq!(
-            wire.answer(&["I'm glad".to_owned()], usage),
-            "{\"id\":\"chatcmpl-882cff3b8205b0f5\",\"object\":\"chat.completion\",\
-             \"created\":1795967077,\"model\":\"smollm2\",\"choices\":[{\"index\":0,\"message\":\
-             {\"role\":\"assistant\",\"content\":\"I'm glad\",\"refusal\":null,\
-             \"annotations\":null,\"audio\":null,\"function_call\":null,\"reasoning\":null},\
-             \"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null,\
-             \"token_ids\":null,\"routed_experts\":null}],\"service_tier\":null,\
-             \"system_fingerprint\":\"vllm-0.32.0-double\",\"usage\":{\"prompt_tokens\":37,\
-             \"total_tokens\":49,\"completion_tokens\":12,\"prompt_tokens_details\":\
-             {\"cached_tokens\":0,\"created_cache_tokens\":32,\"multimodal_tokens\":null},\
-             \"completion_tokens_details\":null},\"prompt_logprobs\":null,\
-             \"prompt_token_ids\":null,\"prompt_text\":null,\"kv_transfer_params\":null,\
-             \"ec_transfer_params\":null,\"metrics\":null}"
-        );
-        let wire = Wire::new(Dialect::Completion, "9104", 1, "smollm2");
-        let answer = wire.answer(&["-by-date".to_owned(), ",".to_owned()], usage);
-        let parsed: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
-        assert_eq!(parsed["choices"][1]["text"], ",");
-        assert_eq!(parsed["choices"][1]["index"], 1);
-    }
-}
+mod tests;

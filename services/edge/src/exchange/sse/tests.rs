@@ -17,7 +17,7 @@ fn read(reader: &mut EventReader, text: &str) -> Vec<Bytes> {
 
 #[test]
 fn whole_events_of_one_read_go_on_in_one_piece() {
-    let mut reader = EventReader::new(false, false);
+    let mut reader = EventReader::new(Grammar::Choices, false, false);
     let text = [ROLE, TOKEN, TOKEN].concat();
     assert_eq!(read(&mut reader, &text), [Bytes::from(text.clone())]);
     assert_eq!(reader.contents(), 2);
@@ -28,7 +28,7 @@ fn the_usage_event_is_left_out_only_if_it_was_asked_for_by_the_gateway() {
     let text = [TOKEN, USAGE, DONE].concat();
     for (drop_usage, expected) in [(true, [TOKEN, DONE].concat()), (false, text.clone())] {
         for split in 0..text.len() {
-            let mut reader = EventReader::new(drop_usage, false);
+            let mut reader = EventReader::new(Grammar::Choices, drop_usage, false);
             let mut out = read(&mut reader, &text[..split]);
             out.extend(read(&mut reader, &text[split..]));
             assert_eq!(out.concat(), expected.as_bytes(), "split at {split}");
@@ -40,7 +40,7 @@ fn the_usage_event_is_left_out_only_if_it_was_asked_for_by_the_gateway() {
 
 #[test]
 fn comments_and_roles_are_no_content() {
-    let mut reader = EventReader::new(true, false);
+    let mut reader = EventReader::new(Grammar::Choices, true, false);
     read(&mut reader, &[": keep-alive\n\n", ROLE].concat());
     assert!(!reader.is_committed());
     assert_eq!(reader.contents(), 0);
@@ -48,7 +48,7 @@ fn comments_and_roles_are_no_content() {
 
 #[test]
 fn an_answer_that_ends_without_content_is_an_answer() {
-    let mut reader = EventReader::new(true, false);
+    let mut reader = EventReader::new(Grammar::Choices, true, false);
     read(&mut reader, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n");
     assert!(reader.is_committed());
     assert!(reader.is_complete());
@@ -56,7 +56,7 @@ fn an_answer_that_ends_without_content_is_an_answer() {
 
 #[test]
 fn an_end_without_a_blank_line_is_read_and_handed_on() {
-    let mut reader = EventReader::new(true, false);
+    let mut reader = EventReader::new(Grammar::Choices, true, false);
     assert!(read(&mut reader, "data: [DONE]").is_empty());
     let mut out = VecDeque::new();
     reader.finish(&mut out);
@@ -94,7 +94,7 @@ proptest! {
         let mut cuts: Vec<_> = cuts.iter().map(|c| c.index(text.len() + 1)).collect();
         cuts.extend([0, text.len()]);
         cuts.sort_unstable();
-        let mut reader = EventReader::new(drop_usage, false);
+        let mut reader = EventReader::new(Grammar::Choices, drop_usage, false);
         let mut out = VecDeque::new();
         for cut in cuts.windows(2) {
             reader.read(Bytes::copy_from_slice(&text.as_bytes()[cut[0]..cut[1]]), &mut out);

@@ -196,8 +196,13 @@ async fn changes_at_the_same_time_are_all_made() {
 
 #[tokio::test]
 async fn the_config_files_engines_keep_their_names_and_addresses() {
-    let entry =
-        RawBackend { id: "e0".into(), url: "http://e0:1".into(), engine: None, api_key: None };
+    let entry = RawBackend {
+        id: "e0".into(),
+        url: "http://e0:1".into(),
+        engine: None,
+        api_key: None,
+        credential: None,
+    };
     let config = Config::new(RawConfig::default(), vec![entry]).unwrap();
     let kit = Kit::beside(config.file_backends(), vec![seen("e0", BackendState::Ready)]);
     let taken = kit.add("/backends/e0", json!({"url": "http://e1:1"})).await;

@@ -1,0 +1,253 @@
+//! `multipart/form-data` in passing (RFC 7578): the field `model`, wherever it stands, and nothing
+//! of the files around it.
+//!
+//! **Invariant:** what is held is bounded, however the body is cut into reads: the head of a part,
+//! or the value of `model`, or less than a delimiter.
+
+use std::ops::Range;
+
+use memchr::memmem::Finder;
+
+/// Longest head of one part.
+const MAX_HEAD_BYTES: usize = 8 * 1024;
+/// Longest name of a model.
+const MAX_MODEL_BYTES: usize = 1024;
+/// Longest boundary. The standard has 70.
+const MAX_BOUNDARY_BYTES: usize = 200;
+
+/// Why a form is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormFault {
+    /// It is none, as far as it was read.
+    #[error("the form is malformed: {0}")]
+    Malformed(&'static str),
+    /// Two readers could differ about which model counts.
+    #[error("'model' is given twice; give it once")]
+    Twice,
+}
+
+/// The model that a form names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormModel {
+    /// The name.
+    pub name: String,
+    /// Where it stands in the body, in bytes.
+    pub at: Range<usize>,
+}
+
+/// Reads a form as it comes.
+#[derive(Debug)]
+pub struct FormScanner {
+    delimiter: Finder<'static>,
+    /// What was fed and not yet passed.
+    pending: Vec<u8>,
+    /// Bytes passed before it. A line end that is not in the body stands before the first byte,
+    /// so that the first delimiter is like the others.
+    passed: usize,
+    state: State,
+    model: Option<FormModel>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In what is of no interest.
+    Skip,
+    /// In the value of `model`.
+    Model,
+    /// Behind a delimiter.
+    Line,
+    /// In the head of a part.
+    Head,
+    /// Behind the last delimiter.
+    End,
+}
+
+const LINE_END: &[u8] = b"\r\n";
+
+impl FormScanner {
+    /// A scanner for a body of that content type; `None` if it is no form.
+    pub fn new(content_type: &str) -> Option<Self> {
+        let (kind, rest) = content_type.split_once(';')?;
+        if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
+            return None;
+        }
+        let boundary = parameter(rest, "boundary")?;
+        if boundary.is_empty() || boundary.len() > MAX_BOUNDARY_BYTES {
+            return None;
+        }
+        let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
+        Some(Self {
+            delimiter: Finder::new(&delimiter).into_owned(),
+            pending: LINE_END.to_vec(),
+            passed: 0,
+            state: State::Skip,
+            model: None,
+        })
+    }
+
+    /// The model, once its part has come whole.
+    pub fn model(&self) -> Option<&FormModel> {
+        self.model.as_ref()
+    }
+
+    /// Takes one piece of the body.
+    ///
+    /// # Errors
+    /// [`FormFault`].
+    pub fn feed(&mut self, piece: &[u8]) -> Result<(), FormFault> {
+        self.pending.extend_from_slice(piece);
+        while self.step()? {}
+        Ok(())
+    }
+
+    /// The body has ended.
+    ///
+    /// # Errors
+    /// The form has not.
+    pub fn finish(&self) -> Result<(), FormFault> {
+        match self.state {
+            State::End => Ok(()),
+            _ => Err(FormFault::Malformed("it does not end with its boundary")),
+        }
+    }
+
+    /// Whether there is more to do with what is here.
+    fn step(&mut self) -> Result<bool, FormFault> {
+        match self.state {
+            State::Skip => Ok(self.skip()),
+            State::Model => self.value(),
+            State::Line => self.line(),
+            State::Head => self.head(),
+            State::End => {
+                self.pass(self.pending.len());
+                Ok(false)
+            }
+        }
+    }
+
+    fn pass(&mut self, count: usize) {
+        self.pending.drain(..count);
+        self.passed += count;
+    }
+
+    fn skip(&mut self) -> bool {
+        let length = self.delimiter.needle().len();
+        if let Some(at) = self.delimiter.find(&self.pending) {
+            self.pass(at + length);
+            self.state = State::Line;
+            return true;
+        }
+        // The beginning of a delimiter may be there already.
+        self.pass(self.pending.len().saturating_sub(length - 1));
+        false
+    }
+
+    fn value(&mut self) -> Result<bool, FormFault> {
+        let length = self.delimiter.needle().len();
+        let Some(end) = self.delimiter.find(&self.pending) else {
+            return match self.pending.len() {
+                long if long > MAX_MODEL_BYTES + length => {
+                    Err(FormFault::Malformed("the model's name is too long"))
+                }
+                _ => Ok(false),
+            };
+        };
+        if self.model.is_some() {
+            return Err(FormFault::Twice);
+        }
+        let name = std::str::from_utf8(&self.pending[..end]).ok();
+        let name = name.filter(|name| !name.is_empty() && name.len() <= MAX_MODEL_BYTES);
+        let name = name.ok_or(FormFault::Malformed("the model's name cannot be read"))?.to_owned();
+        let start = self.passed - LINE_END.len();
+        self.model = Some(FormModel { name, at: start..start + end });
+        self.pass(end + length);
+        self.state = State::Line;
+        Ok(true)
+    }
+
+    /// The rest of a delimiter's line, which shows whether it is one.
+    fn line(&mut self) -> Result<bool, FormFault> {
+        match self.pending.as_slice() {
+            [b'-', b'-', ..] => self.state = State::End,
+            [b'\r', b'\n', ..] => {
+                self.pass(LINE_END.len());
+                self.state = State::Head;
+            }
+            [b' ' | b'\t', ..] => self.pass(1),
+            [] | [b'-' | b'\r'] => return Ok(false),
+            // Bytes of a file that begin like the delimiter.
+            _ => self.state = State::Skip,
+        }
+        Ok(true)
+    }
+
+    fn head(&mut self) -> Result<bool, FormFault> {
+        let end = match self.pending.as_slice() {
+            [b'\r', b'\n', ..] => 0,
+            pending => match memchr::memmem::find(pending, b"\r\n\r\n") {
+                Some(end) => end + LINE_END.len(),
+                None if pending.len() > MAX_HEAD_BYTES => {
+                    return Err(FormFault::Malformed("the head of a part is too long"));
+                }
+                None => return Ok(false),
+            },
+        };
+        let is_model = is_model(&self.pending[..end]);
+        self.pass(end + LINE_END.len());
+        self.state = if is_model { State::Model } else { State::Skip };
+        Ok(true)
+    }
+}
+
+/// Whether a part's head says that it is the field `model`.
+fn is_model(head: &[u8]) -> bool {
+    let Ok(head) = std::str::from_utf8(head) else { return false };
+    head.split("\r\n").filter_map(|line| line.split_once(':')).any(|(name, value)| {
+        name.trim().eq_ignore_ascii_case("content-disposition")
+            && parameter(value, "name").as_deref() == Some("model")
+    })
+}
+
+/// A parameter of a header's value: `name=token` or `name="text"`, between semicolons.
+fn parameter(value: &str, name: &str) -> Option<String> {
+    let mut rest = value;
+    while !rest.is_empty() {
+        let (key, after) = match rest.find(['=', ';']) {
+            Some(at) if rest.as_bytes()[at] == b'=' => (&rest[..at], &rest[at + 1..]),
+            Some(at) => {
+                rest = &rest[at + 1..];
+                continue;
+            }
+            None => return None,
+        };
+        let (found, left) = match after.trim_start().strip_prefix('"') {
+            Some(quoted) => unquoted(quoted)?,
+            None => {
+                let end = after.find(';').unwrap_or(after.len());
+                (after[..end].trim().to_owned(), &after[end..])
+            }
+        };
+        if key.trim().eq_ignore_ascii_case(name) {
+            return Some(found);
+        }
+        rest = left;
+    }
+    None
+}
+
+/// A quoted text up to its closing quote, and what follows.
+fn unquoted(text: &str) -> Option<(String, &str)> {
+    let mut out = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Some((out, &text[at + 1..])),
+            '\\' => out.push(letters.next()?.1),
+            other => out.push(other),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

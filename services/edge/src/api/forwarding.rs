@@ -1,0 +1,263 @@
+//! Requests that an engine answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use domain::{BackendId, ErrorCode};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use openai_api::{ApiError, RouteKind};
+
+use super::{Arrival, body, form, identify, refuse};
+use crate::debug_headers;
+use crate::endpoint::Matched;
+use crate::fleet::ModelView;
+use crate::forward::{Answer, Call, Forward};
+use crate::gateway::Gateway;
+use crate::headers;
+use crate::limits::{Permit, RateState};
+use crate::lookup::Lookup;
+use crate::models;
+use crate::payload::Payload;
+use crate::prepare::{Prepared, Unprepared, prepare, unread};
+use crate::record::Record;
+use crate::refusal::{self, Refusal};
+use crate::response::{EdgeBody, ForwardBody};
+use crate::tenant::Tenant;
+
+/// Bodies up to this length are read and rendered where they arrive: at most a few tenths of a
+/// millisecond, about what moving them to another thread and back costs on a busy machine.
+const INLINE_BYTES: usize = 64 * 1024;
+/// So many bytes are tokenised there too, if they were not before: about a millisecond.
+const INLINE_TOKENIZED_BYTES: usize = 4 * 1024;
+
+pub(super) async fn forward(
+    arrival: Arrival<'_>,
+    matched: Matched<'_>,
+    body: Incoming,
+    mut record: Record,
+) -> Response<EdgeBody> {
+    let Arrival { gateway, head, errors } = arrival;
+    let (mut body, mut rate) = (Some(body), None);
+    let forwarded = async {
+        let tenant = identify(gateway, &head.headers, &mut record)?;
+        let permit = admit(&tenant, record.started, &mut rate)?;
+        let answer = match matched {
+            Matched::Forward(_, kind) => {
+                with_body(arrival, kind, &mut body, &tenant, &mut record).await?
+            }
+            Matched::Form(_) => {
+                let form = form::read(&mut body, &head.headers, gateway).await?;
+                // The memory is given back when the engine has the body.
+                let _memory = form.memory;
+                let fleet = gateway.fleet.current();
+                let prepared = unread(&form.model.name, form.payload, &fleet, &tenant)?;
+                run(arrival, prepared, None, &mut record).await?
+            }
+            Matched::Response(id) => {
+                let lookup = arrival.lookup(id, &tenant, head.method.clone());
+                lookup.pass(errors.clone(), &mut record).await?
+            }
+            _ => {
+                let model = only_model(arrival, &tenant)?;
+                let body = Payload::Held(Bytes::new());
+                let fleet = gateway.fleet.current();
+                let prepared = unread(model.id.as_str(), body, &fleet, &tenant)?;
+                run(arrival, prepared, None, &mut record).await?
+            }
+        };
+        Ok::<_, Refusal>((answer, permit, tenant))
+    }
+    .await;
+    let mut response = match forwarded {
+        Ok((answer, permit, tenant)) => pass(answer, permit, &tenant, record),
+        Err(refusal) => {
+            let read = match &mut body {
+                Some(body) => body.is_end_stream() || body::drain(body, &head.headers).await,
+                // An engine had it, as far as it came.
+                None => false,
+            };
+            refuse(gateway, refusal.closing(!read), errors, record)
+        }
+    };
+    if let Some(state) = rate {
+        refusal::add_rate(response.headers_mut(), state, errors.dialect);
+    }
+    response
+}
+
+async fn with_body(
+    arrival: Arrival<'_>,
+    kind: RouteKind,
+    body: &mut Option<Incoming>,
+    tenant: &Arc<Tenant>,
+    record: &mut Record,
+) -> Result<Answer, Refusal> {
+    let Arrival { gateway, head, .. } = arrival;
+    // The memory is given back when the engine has the body.
+    let (bytes, _memory) = match body {
+        Some(body) => body::read(body, &head.headers, gateway).await?,
+        None => (Bytes::new(), None),
+    };
+    let prepared = prepare_somewhere(gateway, bytes, kind, tenant).await?;
+    let owner = match prepared.previous.as_deref() {
+        None => None,
+        Some(id) => {
+            let lookup = arrival.lookup(id, tenant, http::Method::GET);
+            lookup.owner_at(kept_at(id), record.request.as_str()).await
+        }
+    };
+    run(arrival, prepared, owner.as_ref(), record).await
+}
+
+/// Where an engine tells of a response. An id that is no plain word is nobody's.
+fn kept_at(id: &str) -> Option<PathAndQuery> {
+    let plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
+    plain.then(|| PathAndQuery::try_from(format!("/v1/responses/{id}")).ok()).flatten()
+}
+
+async fn run(
+    arrival: Arrival<'_>,
+    prepared: Prepared,
+    only: Option<&BackendId>,
+    record: &mut Record,
+) -> Result<Answer, Refusal> {
+    note(&prepared, record, arrival.gateway);
+    let call = Call {
+        method: arrival.head.method.clone(),
+        target: arrival.target(),
+        headers: arrival.headers(),
+        errors: arrival.errors.clone(),
+    };
+    // Large, as it holds the exchange; it lives on the heap with the handler all the same.
+    Box::pin(Forward::new(arrival.gateway, prepared, call, only).run(record)).await
+}
+
+impl<'a> Arrival<'a> {
+    /// The path and query the client used.
+    pub(super) fn target(&self) -> PathAndQuery {
+        let target = self.head.uri.path_and_query().cloned();
+        target.unwrap_or_else(|| PathAndQuery::from_static("/"))
+    }
+
+    pub(super) fn headers(&self) -> HeaderMap {
+        headers::for_engine(&self.head.headers)
+    }
+
+    fn lookup(&self, id: &'a str, tenant: &'a Tenant, method: http::Method) -> Lookup<'a> {
+        let (target, headers) = (self.target(), self.headers());
+        Lookup { gateway: self.gateway, tenant, id, method, target, headers }
+    }
+}
+
+/// The model of a request that has no body: the one in its query, else the only one there is.
+pub(super) fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<ModelView>, Refusal> {
+    let fleet = arrival.gateway.fleet.current();
+    if let Some(name) = arrival.head.uri.query().and_then(models::named_in_query) {
+        let model = fleet.model(&name).filter(|_| tenant.may_use(&name)).cloned();
+        return model.ok_or_else(|| {
+            let message = "no such model; /v1/models lists those that there are";
+            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model").into()
+        });
+    }
+    let mut allowed = fleet.models().filter(|model| tenant.may_use(model.id.as_str()));
+    match (allowed.next(), allowed.next()) {
+        (Some(only), None) => Ok(Arc::clone(only)),
+        (None, _) => {
+            let message = "no backend of a model that this key may use is ready";
+            Err(ApiError::new(ErrorCode::UpstreamUnavailable, message).into())
+        }
+        _ => {
+            let message = "there are several models; name one in the query: ?model=...";
+            Err(ApiError::new(ErrorCode::InvalidRequest, message).with_param("model").into())
+        }
+    }
+}
+
+/// The cheap checks: how many requests are open, and how many came.
+pub(super) fn admit(
+    tenant: &Tenant,
+    now: domain::Moment,
+    rate: &mut Option<RateState>,
+) -> Result<Permit, Refusal> {
+    // The permit first: a request that the rate refuses gives it back, while one that finds no
+    // room must not have been counted against the rate.
+    let permit = tenant.open().ok_or_else(|| {
+        let message = "too many requests are open for this key; wait for one to end";
+        Refusal::new(ApiError::new(ErrorCode::ConcurrencyLimitExceeded, message))
+            .retry_after(Some(std::time::Duration::from_secs(1)))
+    })?;
+    match tenant.take(now) {
+        Ok(state) => {
+            *rate = state;
+            Ok(permit)
+        }
+        Err(exceeded) => {
+            *rate = Some(exceeded.state);
+            let message = "too many requests per minute for this key; slow down";
+            Err(Refusal::new(ApiError::new(ErrorCode::RateLimitExceeded, message))
+                .retry_after(Some(exceeded.retry_after)))
+        }
+    }
+}
+
+/// Prepares a body here, or on a thread for long work.
+async fn prepare_somewhere(
+    gateway: &Gateway,
+    bytes: Bytes,
+    kind: RouteKind,
+    tenant: &Arc<Tenant>,
+) -> Result<Prepared, Refusal> {
+    let fleet = gateway.fleet.current();
+    if bytes.len() <= INLINE_BYTES {
+        let secret = gateway.region_secret.expose();
+        match prepare(&bytes, kind, &fleet, tenant, secret, INLINE_TOKENIZED_BYTES) {
+            Ok(prepared) => return Ok(prepared),
+            Err(Unprepared::Refused(error)) => return Err(error.into()),
+            Err(Unprepared::TooLong) => {}
+        }
+    }
+    let internal = || ApiError::new(ErrorCode::Internal, "the gateway failed to read the request");
+    let turn = gateway.heavy.turn(bytes.len()).await.ok_or_else(internal)?;
+    let (tenant, secret) = (Arc::clone(tenant), gateway.region_secret.clone());
+    let working = tokio::task::spawn_blocking(move || {
+        let prepared = prepare(&bytes, kind, &fleet, &tenant, secret.expose(), usize::MAX);
+        drop(turn);
+        prepared
+    });
+    match working.await {
+        Ok(Ok(prepared)) => Ok(prepared),
+        Ok(Err(Unprepared::Refused(error))) => Err(error.into()),
+        Ok(Err(Unprepared::TooLong)) | Err(_) => Err(internal().into()),
+    }
+}
+
+fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {
+    record.stream = prepared.stream;
+    record.model = Some(prepared.model.clone());
+    if let Some(view) = &prepared.view {
+        record.model_metrics = Arc::clone(&view.metrics);
+    }
+    if let Some(took) = prepared.keys_took {
+        gateway.families.tokenize.observe(took.as_secs_f64());
+    }
+}
+
+/// Makes an engine's answer the client's.
+fn pass(answer: Answer, permit: Permit, tenant: &Tenant, mut record: Record) -> Response<EdgeBody> {
+    let Answer { mut head, exchange } = answer;
+    head.version = http::Version::HTTP_11;
+    head.extensions.clear();
+    headers::for_client(&mut head.headers);
+    if headers::is_event_stream(&head.headers) {
+        headers::for_event_stream(&mut head.headers);
+    }
+    record.usage = exchange.summary().usage;
+    if tenant.debug_headers() {
+        debug_headers::add(&mut head.headers, &record);
+    }
+    record.status = head.status.as_u16();
+    Response::from_parts(head, EdgeBody::Forward(ForwardBody::new(exchange, record, permit)))
+}

@@ -1,0 +1,202 @@
+//! Realtime sessions: a WebSocket between a client and the engine with the least load. What is
+//! said in it is theirs; the gateway opens it, carries it and ends it.
+
+use std::sync::Arc;
+
+use domain::{ErrorCode, FailureClass, Route};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, UPGRADE};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use lifecycle::Drain;
+use openai_api::ApiError;
+use tokio::io::copy_bidirectional;
+
+use super::Arrival;
+use super::forwarding::only_model;
+use crate::access::ANONYMOUS;
+use crate::fleet::ModelView;
+use crate::headers;
+use crate::lease::Lease;
+use crate::limits::Permit;
+use crate::metrics::Outcome;
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::response::EdgeBody;
+use crate::server::Seat;
+use crate::tenant::Tenant;
+use crate::upstream::{Outgoing, Switched};
+
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
+
+/// An answer, and the session that begins with it, if one does.
+pub(super) struct Opened {
+    pub(super) response: Response<EdgeBody>,
+    pub(super) session: Option<Session>,
+}
+
+/// The engine's end of a session.
+pub(super) struct Session {
+    engine: Upgraded,
+    lease: Lease,
+}
+
+/// Everything that lives as long as a session.
+pub(super) struct Held {
+    record: Record,
+    _permit: Permit,
+    /// The client's connection counts on.
+    _seat: Option<Arc<Seat>>,
+}
+
+impl Held {
+    pub(super) fn new(record: Record, permit: Permit, seat: Option<Arc<Seat>>) -> Self {
+        Self { record, _permit: permit, _seat: seat }
+    }
+}
+
+/// The client's end of the WebSocket that a request asks for.
+pub(super) fn check(arrival: Arrival<'_>, client: Option<OnUpgrade>) -> Result<OnUpgrade, Refusal> {
+    let head = arrival.head;
+    let asked = head.headers.get(UPGRADE).and_then(|value| value.to_str().ok());
+    let asks = head.version == Version::HTTP_11
+        && head.headers.contains_key(KEY)
+        && asked.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"));
+    client.filter(|_| asks).ok_or_else(|| {
+        let message = "this route takes WebSocket connections over HTTP/1.1";
+        ApiError::new(ErrorCode::InvalidRequest, message).into()
+    })
+}
+
+/// Finds an engine that takes the session.
+pub(super) async fn open(
+    arrival: Arrival<'_>,
+    tenant: &Tenant,
+    record: &mut Record,
+) -> Result<Opened, Refusal> {
+    let gateway = arrival.gateway;
+    let model = only_model(arrival, tenant)?;
+    record.model = Some(model.id.clone());
+    record.model_metrics = Arc::clone(&model.metrics);
+    let (mut excluded, mut refused) = (Vec::new(), None);
+    for attempt in 0..u32::try_from(gateway.max_attempts).unwrap_or(u32::MAX) {
+        let route = route(&model, record, attempt, excluded.clone());
+        let Ok(decision) = gateway.routing.route(route).await else { break };
+        let now = lifecycle::monotonic();
+        let mut lease = Lease::new(Arc::clone(&gateway.routing), decision.lease, now);
+        let rank = decision.chosen.rank.clone();
+        record.attempts += 1;
+        record.backend = Some(rank.backend.clone());
+        record.evidence = Some(decision.evidence);
+        record.sending(now);
+        excluded.push(rank.clone());
+        let pinned = decision.chosen.pin_rank.then_some(rank.rank);
+        let key = gateway.fleet.current().key(&rank.backend);
+        let request = request(arrival, record, key.as_ref(), pinned);
+        let asking = gateway.upstream.upgrade(&decision.chosen.url, request);
+        let class = match tokio::time::timeout(gateway.timeouts.first_token, asking).await {
+            Ok(Ok(Switched::To(mut head, engine))) => {
+                agree(&mut head.headers);
+                let response = Response::from_parts(head, EdgeBody::full(""));
+                return Ok(Opened { response, session: Some(Session { engine, lease }) });
+            }
+            Ok(Ok(Switched::Refused(mut head, body))) => {
+                headers::for_client(&mut head.headers);
+                head.headers.remove(CONTENT_LENGTH);
+                let class = class_of(head.status);
+                refused = Some(Response::from_parts(head, EdgeBody::full(body)));
+                class
+            }
+            Ok(Err(_)) => FailureClass::Connection,
+            Err(_) => FailureClass::Timeout,
+        };
+        lease.fail(class);
+        if class == FailureClass::ClientError {
+            break;
+        }
+        gateway.families.count_retry(class);
+    }
+    if let Some(response) = refused {
+        let client = response.status().is_client_error();
+        let outcome = if client { Outcome::ClientError } else { Outcome::UpstreamError };
+        record.end(outcome, None);
+        return Ok(Opened { response, session: None });
+    }
+    record.end(Outcome::UpstreamError, Some(ErrorCode::UpstreamUnavailable));
+    let message = "no engine could take the session; try again";
+    Err(ApiError::new(ErrorCode::UpstreamUnavailable, message).into())
+}
+
+fn route(model: &ModelView, record: &Record, attempt: u32, excluded: Vec<domain::RankId>) -> Route {
+    Route {
+        request: record.request.clone(),
+        attempt,
+        tenant: record.tenant.clone().unwrap_or_else(|| ANONYMOUS.into()),
+        model: model.id.clone(),
+        prompt: None,
+        max_output_tokens: None,
+        stream: false,
+        excluded,
+        hold: std::time::Duration::ZERO,
+        ranked: Vec::new(),
+    }
+}
+
+fn request(
+    arrival: Arrival<'_>,
+    record: &Record,
+    key: Option<&HeaderValue>,
+    rank: Option<u16>,
+) -> Request<Outgoing> {
+    let (mut head, body) = Request::new(Outgoing::Whole(None)).into_parts();
+    head.uri = Uri::from(arrival.target());
+    let id = HeaderValue::from_str(record.request.as_str());
+    let id = id.unwrap_or_else(|_| HeaderValue::from_static("invalid"));
+    headers::for_attempt(&mut head, &arrival.headers(), id, key, rank);
+    agree(&mut head.headers);
+    Request::from_parts(head, body)
+}
+
+/// The headers that both sides say of the switch.
+fn agree(headers: &mut HeaderMap) {
+    headers::for_client(headers);
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, WEBSOCKET);
+}
+
+const fn class_of(status: StatusCode) -> FailureClass {
+    match status.as_u16() {
+        429 | 503 => FailureClass::BackPressure,
+        400..500 => FailureClass::ClientError,
+        _ => FailureClass::ServerError,
+    }
+}
+
+/// Carries a session until one side ends it, or the gateway does.
+pub(super) async fn carry(
+    session: Session,
+    client: OnUpgrade,
+    mut held: Held,
+    drain: Drain,
+    notice: std::time::Duration,
+) {
+    let Session { engine, mut lease } = session;
+    let Ok(client) = client.await else { return };
+    let (mut client, mut engine) = (TokioIo::new(client), TokioIo::new(engine));
+    let draining = async {
+        drain.signaled().await;
+        tokio::time::sleep(notice).await;
+    };
+    let outcome = tokio::select! {
+        ended = copy_bidirectional(&mut client, &mut engine) => match ended {
+            Ok(_) => Outcome::Ok,
+            // Sessions end as often as not with a reset by their client.
+            Err(_) => Outcome::Cancelled,
+        },
+        () = draining => Outcome::Shutdown,
+    };
+    lease.finish(None);
+    held.record.end(outcome, None);
+    drop(held);
+}

@@ -1,0 +1,77 @@
+//! What an engine is to be sent, and whether it can be sent again.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use domain::ErrorCode;
+use openai_api::{ApiError, FormFault};
+use parking_lot::Mutex;
+
+use crate::refusal::Refusal;
+use crate::upstream::{BodyFault, Outgoing, StreamedBody};
+
+/// A request's body as the edge has it.
+pub(crate) enum Payload {
+    /// Whole: every engine can be sent it.
+    Held(Bytes),
+    /// Still coming: the first engine that takes it has all of it.
+    Streamed(Streamed),
+}
+
+/// A body that can be sent once.
+pub(crate) struct Streamed {
+    body: Mutex<Option<Box<StreamedBody>>>,
+    fault: Arc<OnceLock<BodyFault>>,
+}
+
+impl Streamed {
+    /// The body, once.
+    pub(crate) fn take(&self) -> Option<Outgoing> {
+        self.body.lock().take().map(Outgoing::Streamed)
+    }
+}
+
+impl Payload {
+    pub(crate) fn streamed(body: StreamedBody) -> Self {
+        let fault = Arc::clone(&body.fault);
+        Self::Streamed(Streamed { body: Mutex::new(Some(Box::new(body))), fault })
+    }
+
+    /// Whether no engine can be sent it any more.
+    pub(crate) fn is_spent(&self) -> bool {
+        match self {
+            Payload::Held(_) => false,
+            Payload::Streamed(streamed) => streamed.body.lock().is_none(),
+        }
+    }
+
+    /// What was wrong with it while it was passed on.
+    pub(crate) fn refusal(&self, limit: usize) -> Option<Refusal> {
+        match self {
+            Payload::Held(_) => None,
+            Payload::Streamed(streamed) => streamed.fault.get().map(|fault| refusal(*fault, limit)),
+        }
+    }
+}
+
+/// What a client is told of a body that cannot be passed on.
+pub(crate) fn refusal(fault: BodyFault, limit: usize) -> Refusal {
+    let error = match fault {
+        BodyFault::TooLarge => {
+            let message = format!("the body is larger than {limit} bytes");
+            ApiError::new(ErrorCode::RequestTooLarge, message)
+        }
+        BodyFault::TooSlow => {
+            ApiError::new(ErrorCode::RequestTimeout, "the body did not arrive in time")
+        }
+        BodyFault::Cut => ApiError::new(ErrorCode::InvalidRequest, "the body did not arrive whole"),
+        BodyFault::Form(fault) => {
+            let error = ApiError::new(ErrorCode::InvalidRequest, fault.to_string());
+            match fault {
+                FormFault::Twice => error.with_param("model"),
+                FormFault::Malformed(_) => error,
+            }
+        }
+    };
+    Refusal::new(error)
+}

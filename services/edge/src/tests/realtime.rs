@@ -1,0 +1,138 @@
+//! Realtime sessions over WebSockets.
+
+use domain::ErrorCode;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::config::{RawConfig, RawTenant};
+use crate::testing::*;
+
+const ASK: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: x\r\nconnection: keep-alive, Upgrade\r\n\
+                   upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-protocol: realtime\r\n\
+                   sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nauthorization: Bearer sk-wp-x-y\r\n\r\n";
+const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+                      sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+fn agrees() -> Vec<Step> {
+    vec![Step::Send(AGREED.as_bytes().to_vec()), Step::Echo]
+}
+
+async fn ask(bed: &Bed) -> TcpStream {
+    let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
+    stream.write_all(ASK.as_bytes()).await.unwrap();
+    stream
+}
+
+/// The head of an answer that switches protocols.
+async fn head(stream: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        bytes.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(bytes).unwrap().to_ascii_lowercase()
+}
+
+async fn echo(stream: &mut TcpStream, words: &[u8]) {
+    stream.write_all(words).await.unwrap();
+    let mut back = vec![0; words.len()];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(back, words);
+}
+
+#[tokio::test]
+async fn a_session_carries_bytes_both_ways_until_its_client_ends_it() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut client = ask(&bed).await;
+    let head = head(&mut client).await;
+    assert!(head.starts_with("http/1.1 101"), "{head}");
+    assert!(head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
+    assert!(head.contains("upgrade: websocket") && head.contains("x-request-id: req-"), "{head}");
+    for length in [1, 10, 200_000] {
+        echo(&mut client, &vec![7; length]).await;
+    }
+    let sent = &engine.requests()[0];
+    assert_eq!(sent.line(), "GET /v1/realtime?model=m HTTP/1.1");
+    assert_eq!(sent.header("sec-websocket-key"), Some("dGhlIHNhbXBsZSBub25jZQ=="));
+    assert_eq!(sent.header("sec-websocket-protocol"), Some("realtime"));
+    assert_eq!(sent.header("upgrade"), Some("websocket"));
+    assert_eq!(sent.header("authorization"), None);
+    assert_eq!(bed.router.open_leases(), 1, "it counts as load while it lasts");
+    assert!(bed.router.routes()[0].prompt.is_none());
+    drop(client);
+    engine.await_all_closed().await;
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_session_that_an_engine_cannot_take_is_another_ones() {
+    for script in [vec![Step::Reset], vec![answer("503 Service Unavailable", "", "full")]] {
+        let bad = Engine::start("a", vec![script]).await;
+        let good = Engine::start("b", vec![agrees()]).await;
+        let bed = Bed::start(&[&bad, &good]).await;
+        let mut client = ask(&bed).await;
+        assert!(head(&mut client).await.starts_with("http/1.1 101"));
+        echo(&mut client, b"hello").await;
+        drop(client);
+        bed.assert_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn an_engines_refusal_of_a_session_reaches_the_client() {
+    let engine =
+        Engine::start("a", vec![vec![answer("403 Forbidden", "x-why: no\r\n", "no")]]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let reply = read_reply(&mut ask(&bed).await, "GET").await;
+    assert_eq!((reply.status, reply.text().as_str()), (403, "no"));
+    assert_eq!(reply.header("x-why"), Some("no"));
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn what_is_no_websocket_or_names_no_model_is_refused() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let bed = Bed::start(&[&engine]).await;
+    assert_error(&bed.client.get("/v1/realtime?model=m").await, ErrorCode::InvalidRequest);
+    let reply = bed.client.post("/v1/realtime", "", "").await;
+    assert_error(&reply, ErrorCode::MethodNotAllowed);
+    for (query, code) in
+        [("", ErrorCode::InvalidRequest), ("?model=none", ErrorCode::ModelNotFound)]
+    {
+        let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
+        let asked = ASK.replace("?model=m", query);
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        assert_error(&read_reply(&mut stream, "GET").await, code);
+    }
+    assert!(engine.requests().is_empty());
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_session_counts_against_its_tenants_open_requests() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let limited = |tenant: &mut RawTenant| tenant.max_concurrency = Some(1);
+    let tenants = vec![tenant("anonymous", limited)];
+    let bed = Setup { tenants, ..Setup::default() }.start(&[&engine]).await;
+    let mut client = ask(&bed).await;
+    head(&mut client).await;
+    assert_error(&bed.client.chat(STREAM).await, ErrorCode::ConcurrencyLimitExceeded);
+    drop(client);
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_drain_ends_sessions_after_its_notice() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let edge = RawConfig { drain_notice: "10ms".parse().unwrap(), ..RawConfig::default() };
+    let bed = Setup { edge, ..Setup::default() }.start(&[&engine]).await;
+    let mut client = ask(&bed).await;
+    head(&mut client).await;
+    echo(&mut client, b"hello").await;
+    bed.lifecycle.begin_drain();
+    let mut rest = Vec::new();
+    let _ = client.read_to_end(&mut rest).await;
+    assert!(rest.is_empty());
+    engine.await_all_closed().await;
+    bed.assert_idle().await;
+}

@@ -1,0 +1,148 @@
+//! The body of a request on its way to an engine: held whole, or passed on as it comes.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use domain::Moment;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use openai_api::{FormFault, FormScanner};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::timer::Timer;
+
+/// A request's body.
+pub(crate) enum Outgoing {
+    /// All of it is here.
+    Whole(Option<Bytes>),
+    /// Its client is still sending.
+    Streamed(Box<StreamedBody>),
+}
+
+/// A form that is passed on while it comes.
+pub(crate) struct StreamedBody {
+    /// What has come already.
+    pub(crate) held: VecDeque<Bytes>,
+    /// The memory that is reserved for it.
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
+    /// What is still to come.
+    pub(crate) rest: Incoming,
+    /// Bytes that are still to be passed on, where the client told how many there are.
+    pub(crate) left: Option<u64>,
+    /// Bytes that may still come.
+    pub(crate) room: usize,
+    /// Looks for a second model.
+    pub(crate) scanner: FormScanner,
+    /// The longest time between two pieces.
+    pub(crate) patience: Duration,
+    pub(crate) fault: Arc<OnceLock<BodyFault>>,
+    /// Since when the client is waited for.
+    pub(crate) waiting: Option<Moment>,
+    pub(crate) timer: Timer,
+    pub(crate) ended: bool,
+}
+
+/// Why a client's body could not be passed on to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BodyFault {
+    #[error("it is too large")]
+    TooLarge,
+    #[error("it did not arrive in time")]
+    TooSlow,
+    #[error("it did not arrive whole")]
+    Cut,
+    #[error(transparent)]
+    Form(#[from] FormFault),
+}
+
+impl Outgoing {
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        Self::Whole(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
+}
+
+impl StreamedBody {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyFault>>> {
+        if let Some(piece) = self.held.pop_front() {
+            if self.held.is_empty() {
+                self.memory = None;
+            }
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        loop {
+            match Pin::new(&mut self.rest).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.waiting = None;
+                    // Trailers of a request mean nothing here.
+                    let Ok(piece) = frame.into_data() else { continue };
+                    return Poll::Ready(Some(self.check(piece)));
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BodyFault::Cut))),
+                Poll::Ready(None) => {
+                    self.ended = true;
+                    let end = self.scanner.finish().err();
+                    return Poll::Ready(end.map(|fault| Err(fault.into())));
+                }
+                Poll::Pending => {
+                    let since = *self.waiting.get_or_insert_with(lifecycle::monotonic);
+                    return match self.timer.poll_until(cx, since + self.patience) {
+                        Poll::Ready(()) => Poll::Ready(Some(Err(BodyFault::TooSlow))),
+                        Poll::Pending => Poll::Pending,
+                    };
+                }
+            }
+        }
+    }
+
+    fn check(&mut self, piece: Bytes) -> Result<Bytes, BodyFault> {
+        self.room = self.room.checked_sub(piece.len()).ok_or(BodyFault::TooLarge)?;
+        self.scanner.feed(&piece)?;
+        Ok(piece)
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = BodyFault;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
+        let body = match &mut *self {
+            Outgoing::Whole(bytes) => return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Outgoing::Streamed(body) => body,
+        };
+        let piece = std::task::ready!(body.poll_piece(cx));
+        Poll::Ready(piece.map(|piece| match piece {
+            Ok(piece) => {
+                body.left = body.left.map(|left| left.saturating_sub(piece.len() as u64));
+                Ok(Frame::data(piece))
+            }
+            Err(fault) => {
+                let _ = body.fault.set(fault);
+                Err(fault)
+            }
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Outgoing::Whole(bytes) => bytes.is_none(),
+            Outgoing::Streamed(body) => body.ended,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Outgoing::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
+            }
+            Outgoing::Streamed(body) => body.left.map(SizeHint::with_exact).unwrap_or_default(),
+        }
+    }
+}
