@@ -19,6 +19,7 @@ use settings::Redacted;
 use crate::auth::{KeySource, Keyring, Refused};
 use crate::config::OnStale;
 use crate::error::Error;
+use crate::guard::Policies;
 use crate::metrics::Families;
 use crate::tenant::{Tenant, TenantSpec};
 
@@ -30,6 +31,8 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 pub(crate) struct FileAccess {
     pub(crate) keyring: Keyring,
     pub(crate) tenants: HashMap<TenantId, TenantSpec>,
+    /// What becomes of fields that are the operator's, for tenants that the file says nothing of.
+    pub(crate) fields: Policies,
     /// Whether requests without keys are served as long as there are neither keys nor tenants in
     /// the desired state.
     pub(crate) open: bool,
@@ -126,7 +129,8 @@ impl AccessWatch {
         feed: Option<Feed>,
         families: Families,
     ) -> Self {
-        let anonymous = Arc::new(Tenant::new(TenantSpec::unlimited(TenantId::from(ANONYMOUS))));
+        let anonymous =
+            Arc::new(Tenant::new(TenantSpec::unlimited(TenantId::from(ANONYMOUS), file.fields)));
         let nothing = Access {
             keyring: Keyring::default(),
             is_managed: false,
@@ -238,6 +242,7 @@ fn specs(file: &FileAccess, documents: &Documents) -> HashMap<TenantId, TenantSp
             max_concurrency: limits.and_then(|l| l.max_concurrency).map(at_least_one),
             models: models(tenant),
             debug_headers: tenant.debug_headers,
+            fields: file.fields,
         });
     }
     specs

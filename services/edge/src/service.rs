@@ -77,7 +77,8 @@ impl Config {
         let workers = std::thread::available_parallelism().map_or(2, usize::from);
         let gateway = Gateway {
             access,
-            body_limit_bytes: self.body_limit_bytes,
+            terms: self.terms,
+            aliases: Arc::new(self.aliases),
             max_attempts: self.max_attempts,
             backend_wait: self.backend_wait,
             timeouts: self.timeouts,
