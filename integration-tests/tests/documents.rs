@@ -107,7 +107,26 @@ fn links_between_documents_lead_somewhere() {
 /// here until it is set.
 fn complete() -> RawConfig {
     let secret = || Some(settings::SecretRef::Env("NAME".to_owned()));
+    let edge = edge::RawConfig {
+        fallback_model: Some("m".to_owned()),
+        fields: fields(),
+        aliases: vec![edge::RawAlias {
+            id: "a".to_owned(),
+            models: vec!["m".to_owned()],
+            weights: vec![1],
+        }],
+        terms: vec![edge::RawTerms {
+            route: Some("chat".to_owned()),
+            model: Some("m".to_owned()),
+            body_limit_bytes: Some(1),
+            first_token: Some(settings::HumanDuration::from_secs(1)),
+            idle: Some(settings::HumanDuration::from_secs(1)),
+            total: Some(settings::HumanDuration::from_secs(1)),
+        }],
+        ..edge::RawConfig::default()
+    };
     RawConfig {
+        edge,
         router: router::RawConfig {
             policy: Some("prefix".parse().unwrap()),
             eviction_weight: Some(1.0),
@@ -141,6 +160,7 @@ fn complete() -> RawConfig {
             max_concurrency: Some(1),
             debug_headers: true,
             models: Some(vec![]),
+            fields: fields(),
         }],
         keys: vec![edge::RawKey {
             id: "k".to_owned(),
@@ -151,12 +171,27 @@ fn complete() -> RawConfig {
     }
 }
 
+fn fields() -> edge::RawFields {
+    let policy = Some(edge::Policy::Strip);
+    edge::RawFields {
+        priority: policy,
+        request_id: policy,
+        data_parallel_rank: policy,
+        kv_transfer_params: policy,
+        ec_transfer_params: policy,
+        vllm_xargs: policy,
+        chat_template: policy,
+    }
+}
+
 /// Tables with their keys: `edge.timeouts`, `[connect, …]`.
 fn sections(prefix: &str, value: &toml::Value, found: &mut Vec<(String, Vec<String>)>) {
     let toml::Value::Table(table) = value else { return };
     let mut keys = Vec::new();
     for (key, value) in table {
-        let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        // A table in an entry of a list is written as one in a table.
+        let outer = prefix.trim_start_matches('[').trim_end_matches(']');
+        let path = if outer.is_empty() { key.clone() } else { format!("{outer}.{key}") };
         match value {
             // A secret's reference is a table, too.
             toml::Value::Table(inner) if !inner.contains_key("env") => {

@@ -328,10 +328,11 @@ impl<'a> BodyView<'a> {
         bytes
     }
 
-    /// How long the growing part of the prompt is, as the client wrote it.
-    pub fn prompt_length(&self) -> usize {
+    /// The part of the prompt that grows from turn to turn, as the client wrote it; empty if there
+    /// is none.
+    pub fn growing(&self) -> &'a str {
         let field = self.kind.prompt_fields().last();
-        field.and_then(|field| self.raw(*field)).map_or(0, str::len)
+        field.and_then(|field| self.raw(*field)).unwrap_or_default()
     }
 
     /// Whether a usage event may be asked for on the gateway's own account: the answer streams,

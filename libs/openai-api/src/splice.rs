@@ -46,6 +46,26 @@ impl<'a> Splice<'a> {
         self
     }
 
+    /// Asks for the usage event of a stream and keeps the other options, where
+    /// [`BodyView::can_inject_usage`] says that this may be done.
+    #[must_use]
+    pub fn include_usage(self) -> Self {
+        if !self.view.can_inject_usage() {
+            return self;
+        }
+        // A view that can be injected into holds well-formed options, so there always are new
+        // ones; without, the body is left alone.
+        match including_usage(self.view.raw(Field::StreamOptions).unwrap_or("null")) {
+            Ok(options) => self.set(Field::StreamOptions, options),
+            Err(_) => self,
+        }
+    }
+
+    /// Whether the body stays as it is.
+    pub fn is_empty(&self) -> bool {
+        self.edits.is_empty()
+    }
+
     /// The edited body.
     pub fn finish(self) -> Bytes {
         let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
@@ -102,16 +122,8 @@ fn apply(text: &str, edits: &[(Range<usize>, &str)]) -> String {
 /// The body with `stream_options.include_usage` true and the other options kept, or the body
 /// itself where [`BodyView::can_inject_usage`] says no. `body` is what `view` was parsed from.
 pub fn with_include_usage(view: &BodyView<'_>, body: &Bytes) -> Bytes {
-    if !view.can_inject_usage() {
-        return body.clone();
-    }
-    let options = view.raw(Field::StreamOptions).unwrap_or("null");
-    // A view that can be injected into holds well-formed options, so the fallback is never taken;
-    // it leaves the body alone.
-    match including_usage(options) {
-        Ok(options) => Splice::new(view).set(Field::StreamOptions, options).finish(),
-        Err(_) => body.clone(),
-    }
+    let splice = Splice::new(view).include_usage();
+    if splice.is_empty() { body.clone() } else { splice.finish() }
 }
 
 fn including_usage(options: &str) -> Result<String, Malformed> {

@@ -16,6 +16,7 @@ use http::HeaderMap;
 
 use crate::auth::{KeySource, Keyring, Refused};
 use crate::config::OnStale;
+use crate::guard::Policies;
 use crate::metrics::Families;
 use crate::tenant::{Tenant, TenantSpec};
 
@@ -27,6 +28,8 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 pub(crate) struct FileAccess {
     pub(crate) keyring: Keyring,
     pub(crate) tenants: HashMap<TenantId, TenantSpec>,
+    /// What becomes of fields that are the operator's, for tenants that the file says nothing of.
+    pub(crate) fields: Policies,
     /// Whether requests without keys are served as long as there are neither keys nor tenants in
     /// the desired state.
     pub(crate) open: bool,
@@ -65,7 +68,8 @@ pub(crate) struct AccessWatch {
 
 impl AccessWatch {
     pub(crate) fn new(file: FileAccess, feed: Option<Feed>, families: Families) -> Self {
-        let anonymous = Arc::new(Tenant::new(TenantSpec::unlimited(TenantId::from(ANONYMOUS))));
+        let anonymous =
+            Arc::new(Tenant::new(TenantSpec::unlimited(TenantId::from(ANONYMOUS), file.fields)));
         let nothing = Access {
             keyring: Keyring::default(),
             is_managed: false,
@@ -173,6 +177,7 @@ fn specs(file: &FileAccess, documents: &Documents) -> HashMap<TenantId, TenantSp
             max_concurrency: limits.and_then(|l| l.max_concurrency).map(at_least_one),
             models: models(tenant),
             debug_headers: tenant.debug_headers,
+            fields: file.fields,
         });
     }
     specs

@@ -194,11 +194,13 @@ fn listing(
     let tenant = identify(gateway, &head.headers, record)?;
     let fleet = gateway.fleet.current();
     let body = match matched {
-        Matched::Model(name) => models::one(&fleet, &tenant, name).ok_or_else(|| {
-            let message = "no such model; /v1/models lists those that there are";
-            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
-        })?,
-        _ => models::list(&fleet, &tenant),
+        Matched::Model(name) => {
+            models::one(&fleet, &tenant, &gateway.aliases, name).ok_or_else(|| {
+                let message = "no such model; /v1/models lists those that there are";
+                ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
+            })?
+        }
+        _ => models::list(&fleet, &tenant, &gateway.aliases),
     };
     Ok(refusal::json(body))
 }

@@ -9,8 +9,12 @@ use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, SettingsError};
 
 use crate::access::FileAccess;
+use crate::aliases::{Alias, Aliases};
 use crate::auth::{KeySource, Keyring};
+use crate::endpoint::Endpoint;
+use crate::guard::{Policies, RawFields};
 use crate::tenant::TenantSpec;
+use crate::terms::{Exception, Terms};
 
 /// 64 MiB: a million tokens as text, or a few images as data URLs.
 const BODY_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
@@ -50,6 +54,54 @@ pub struct RawConfig {
     pub timeouts: RawTimeouts,
     /// Where spans of requests go.
     pub traces: traces::RawConfig,
+    /// The model that stands in for one that no ready backend serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback_model: Option<String>,
+    /// What becomes of fields that are the operator's.
+    pub fields: RawFields,
+    /// Other names for models.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<RawAlias>,
+    /// Limits of single routes and models.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub terms: Vec<RawTerms>,
+}
+
+/// One `[[edge.aliases]]`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawAlias {
+    /// The name that clients use.
+    pub id: String,
+    /// The models that it stands for.
+    pub models: Vec<String>,
+    /// Their shares of the conversations, one each; alike when absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<u32>,
+}
+
+/// One `[[edge.terms]]`: limits of a route, a model, or a model on a route.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawTerms {
+    /// The route, by the name that it has in metrics; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// The model; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// In place of `edge.body_limit_bytes`; only without a model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_limit_bytes: Option<u64>,
+    /// In place of `edge.timeouts.first_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token: Option<HumanDuration>,
+    /// In place of `edge.timeouts.idle`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<HumanDuration>,
+    /// In place of `edge.timeouts.total`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<HumanDuration>,
 }
 
 impl Default for RawConfig {
@@ -65,6 +117,10 @@ impl Default for RawConfig {
             drain_notice: DRAIN_NOTICE,
             timeouts: RawTimeouts::default(),
             traces: traces::RawConfig::default(),
+            fallback_model: None,
+            fields: RawFields::default(),
+            aliases: Vec::new(),
+            terms: Vec::new(),
         }
     }
 }
@@ -154,6 +210,9 @@ pub struct RawTenant {
     /// Models it may use; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub models: Option<Vec<String>>,
+    /// What becomes of its fields that are the operator's.
+    #[serde(default)]
+    pub fields: RawFields,
 }
 
 /// One `[[keys]]`.
@@ -183,7 +242,8 @@ pub(crate) struct Timeouts {
 #[derive(Debug)]
 pub struct Config {
     pub(crate) listen: SocketAddr,
-    pub(crate) body_limit_bytes: usize,
+    pub(crate) terms: Terms,
+    pub(crate) aliases: Aliases,
     pub(crate) body_memory_bytes: usize,
     pub(crate) max_connections: usize,
     pub(crate) max_attempts: usize,
@@ -208,7 +268,8 @@ impl Config {
         keys: Vec<RawKey>,
         more: Keys,
     ) -> Result<Self, SettingsError> {
-        let tenants = read_tenants(tenants)?;
+        let fields = Policies::default().with(&edge.fields);
+        let tenants = read_tenants(tenants, fields)?;
         let keyring = read_keys(keys, &tenants)?;
         let open = edge.listen.ip().is_loopback() || edge.allow_unauthenticated;
         if keyring.is_empty() && !open && more == Keys::OfFile {
@@ -221,7 +282,8 @@ impl Config {
         let (max_stale, on_stale) = (auth.max_stale.get(), auth.on_stale);
         Ok(Self {
             listen: edge.listen,
-            body_limit_bytes: at_least_one(edge.body_limit_bytes, "edge.body_limit_bytes")?,
+            terms: read_terms(&edge)?,
+            aliases: read_aliases(&edge)?,
             body_memory_bytes: body_memory(&edge)?,
             max_connections: at_least_one(edge.max_connections.into(), "edge.max_connections")?,
             max_attempts: at_least_one(edge.max_attempts.into(), "edge.max_attempts")?,
@@ -230,7 +292,7 @@ impl Config {
             drain_limit: None,
             timeouts: read_timeouts(&edge.timeouts)?,
             traces: traces::Config::new(edge.traces).map_err(|e| e.under("edge.traces"))?,
-            access: FileAccess { keyring, tenants, open, max_stale, on_stale },
+            access: FileAccess { keyring, tenants, fields, open, max_stale, on_stale },
         })
     }
 
@@ -263,6 +325,76 @@ fn at_least_one(value: u64, key: &str) -> Result<usize, SettingsError> {
     }
 }
 
+fn read_aliases(edge: &RawConfig) -> Result<Aliases, SettingsError> {
+    let mut aliases: Vec<(Box<str>, Alias)> = Vec::with_capacity(edge.aliases.len());
+    for (index, raw) in edge.aliases.iter().enumerate() {
+        let fault = |key: &str, message: &str| {
+            Err(SettingsError::new(key, message).under(&format!("edge.aliases[{index}]")))
+        };
+        let is_taken = |name: &str| aliases.iter().any(|(known, _)| **known == *name);
+        if raw.id.is_empty() || is_taken(&raw.id) {
+            return fault("id", "must not be empty, and no other alias's");
+        }
+        if raw.models.is_empty() || raw.models.iter().any(String::is_empty) {
+            return fault("models", "must name at least one model");
+        }
+        let weights = match raw.weights.len() {
+            0 => vec![1; raw.models.len()],
+            given if given == raw.models.len() && !raw.weights.contains(&0) => raw.weights.clone(),
+            _ => return fault("weights", "must be one for each model, of at least 1"),
+        };
+        let models = raw.models.iter().map(|model| ModelId::new(model.as_str()));
+        aliases.push((raw.id.as_str().into(), Alias { targets: models.zip(weights).collect() }));
+    }
+    let is_alias = |model: &String| edge.aliases.iter().any(|alias| alias.id == *model);
+    if edge.aliases.iter().any(|alias| alias.models.iter().any(is_alias)) {
+        return Err(SettingsError::new("edge.aliases", "an alias must not stand for another"));
+    }
+    let fallback = edge.fallback_model.as_deref().map(ModelId::new);
+    Ok(Aliases::new(aliases, fallback))
+}
+
+fn read_terms(edge: &RawConfig) -> Result<Terms, SettingsError> {
+    let body_limit_bytes = at_least_one(edge.body_limit_bytes, "edge.body_limit_bytes")?;
+    let mut terms = Terms::new(body_limit_bytes, read_timeouts(&edge.timeouts)?);
+    for (index, raw) in edge.terms.iter().enumerate() {
+        let section = format!("edge.terms[{index}]");
+        let fault = |key: &str, message: &str| SettingsError::new(key, message).under(&section);
+        let endpoint = match &raw.route {
+            None => None,
+            Some(name) => Some(Endpoint::from_name(name).ok_or_else(|| {
+                fault("route", "no route has this name; see `route` in the metrics")
+            })?),
+        };
+        let longer = |value: Option<HumanDuration>, key: &str| match value.map(HumanDuration::get) {
+            Some(Duration::ZERO) => Err(fault(key, "must be longer than zero")),
+            other => Ok(other),
+        };
+        let body_limit_bytes = match raw.body_limit_bytes {
+            None => None,
+            Some(_) if raw.model.is_some() => {
+                return Err(fault(
+                    "body_limit_bytes",
+                    "cannot depend on the model, which the body names",
+                ));
+            }
+            Some(limit) if limit > edge.body_memory_bytes => {
+                return Err(fault("body_limit_bytes", "must be at most edge.body_memory_bytes"));
+            }
+            Some(limit) => Some(at_least_one(limit, &format!("{section}.body_limit_bytes"))?),
+        };
+        terms.push(Exception {
+            endpoint,
+            model: raw.model.as_deref().map(ModelId::new),
+            body_limit_bytes,
+            first_token: longer(raw.first_token, "first_token")?,
+            idle: longer(raw.idle, "idle")?,
+            total: longer(raw.total, "total")?,
+        });
+    }
+    Ok(terms)
+}
+
 fn read_timeouts(raw: &RawTimeouts) -> Result<Timeouts, SettingsError> {
     let read = |value: HumanDuration, key: &str| match value.get() {
         Duration::ZERO => {
@@ -280,7 +412,10 @@ fn read_timeouts(raw: &RawTimeouts) -> Result<Timeouts, SettingsError> {
     })
 }
 
-fn read_tenants(raw: Vec<RawTenant>) -> Result<HashMap<TenantId, TenantSpec>, SettingsError> {
+fn read_tenants(
+    raw: Vec<RawTenant>,
+    fields: Policies,
+) -> Result<HashMap<TenantId, TenantSpec>, SettingsError> {
     let mut tenants = HashMap::with_capacity(raw.len());
     for (index, tenant) in raw.into_iter().enumerate() {
         let fault = |key: &str, message: &str| {
@@ -307,6 +442,7 @@ fn read_tenants(raw: Vec<RawTenant>) -> Result<HashMap<TenantId, TenantSpec>, Se
             max_concurrency: tenant.max_concurrency,
             models,
             debug_headers: tenant.debug_headers,
+            fields: fields.with(&tenant.fields),
         };
         if tenants.insert(id, checked).is_some() {
             return Err(fault("id", "another tenant has this id"));
@@ -351,6 +487,7 @@ mod tests {
             max_concurrency: None,
             debug_headers: false,
             models: None,
+            fields: RawFields::default(),
         }
     }
 
@@ -386,6 +523,39 @@ mod tests {
         assert!(!fed.access.open, "there are no keys yet, and nobody is served without one");
         let keys = (vec![tenant("a")], vec![key("k", "a")]);
         assert!(read(open("0.0.0.0:1", false), keys.0, keys.1).is_ok());
+    }
+
+    #[test]
+    fn faults_of_aliases_and_terms_name_their_key() {
+        let alias = |id: &str, models: &[&str], weights: &[u32]| RawAlias {
+            id: id.to_owned(),
+            models: models.iter().map(|model| (*model).to_owned()).collect(),
+            weights: weights.to_vec(),
+        };
+        let of = |aliases| fault(RawConfig { aliases, ..RawConfig::default() }, vec![], vec![]);
+        assert_eq!(of(vec![alias("", &["m"], &[])]), "edge.aliases[0].id");
+        let twice = vec![alias("a", &["m"], &[]), alias("a", &["m"], &[])];
+        assert_eq!(of(twice), "edge.aliases[1].id");
+        assert_eq!(of(vec![alias("a", &[], &[])]), "edge.aliases[0].models");
+        assert_eq!(of(vec![alias("a", &["m", "n"], &[1])]), "edge.aliases[0].weights");
+        assert_eq!(of(vec![alias("a", &["m"], &[0])]), "edge.aliases[0].weights");
+        let chain = vec![alias("a", &["b"], &[]), alias("b", &["m"], &[])];
+        assert_eq!(of(chain), "edge.aliases");
+        let of =
+            |terms| fault(RawConfig { terms: vec![terms], ..RawConfig::default() }, vec![], vec![]);
+        let route = |name: &str| RawTerms { route: Some(name.to_owned()), ..RawTerms::default() };
+        assert_eq!(of(route("nowhere")), "edge.terms[0].route");
+        assert_eq!(of(route("unknown")), "edge.terms[0].route");
+        let never = RawTerms { total: Some(HumanDuration::from_secs(0)), ..route("chat") };
+        assert_eq!(of(never), "edge.terms[0].total");
+        let by_model = RawTerms {
+            model: Some("m".to_owned()),
+            body_limit_bytes: Some(1),
+            ..RawTerms::default()
+        };
+        assert_eq!(of(by_model), "edge.terms[0].body_limit_bytes");
+        let huge = RawTerms { body_limit_bytes: Some(u64::MAX), ..route("chat") };
+        assert_eq!(of(huge), "edge.terms[0].body_limit_bytes");
     }
 
     #[test]

@@ -69,7 +69,41 @@ const RESPONSE_PREFIX: &str = "/v1/responses/";
 const CANCEL: &str = "/cancel";
 
 impl Endpoint {
-    pub(crate) const COUNT: usize = Endpoint::Unknown as usize + 1;
+    pub(crate) const COUNT: usize = Endpoint::ALL.len();
+
+    const ALL: [Endpoint; 25] = [
+        Endpoint::Chat,
+        Endpoint::ChatBatch,
+        Endpoint::Completions,
+        Endpoint::Messages,
+        Endpoint::CountTokens,
+        Endpoint::Responses,
+        Endpoint::Generate,
+        Endpoint::GenerativeScoring,
+        Endpoint::CohereChat,
+        Endpoint::Embeddings,
+        Endpoint::Rerank,
+        Endpoint::Score,
+        Endpoint::Classify,
+        Endpoint::Pooling,
+        Endpoint::Transcription,
+        Endpoint::Realtime,
+        Endpoint::Tokenize,
+        Endpoint::Detokenize,
+        Endpoint::TokenizerInfo,
+        Endpoint::Render,
+        Endpoint::Derender,
+        Endpoint::Models,
+        Endpoint::Health,
+        Endpoint::Version,
+        Endpoint::Unknown,
+    ];
+
+    /// The route of that name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        let known = Self::ALL.into_iter().filter(|endpoint| *endpoint != Endpoint::Unknown);
+        known.into_iter().find(|endpoint| endpoint.as_str() == name)
+    }
 
     /// The name in labels and logs.
     pub(crate) const fn as_str(self) -> &'static str {
@@ -191,11 +225,17 @@ fn below<'a>(method: &Method, path: &'a str) -> Matched<'a> {
         None => (rest, Method::GET),
     };
     match () {
-        () if id.is_empty() || id.contains('/') => Matched::NotFound,
+        () if !is_response_id(id) => Matched::NotFound,
         () if *method == wanted => Matched::Response(id),
         () if wanted == Method::POST => Matched::WrongMethod(Endpoint::Responses, "POST"),
         () => Matched::WrongMethod(Endpoint::Responses, "GET"),
     }
+}
+
+/// Whether an id can stand in a path and name nothing else there.
+pub(crate) fn is_response_id(id: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b':' | b'.');
+    id.bytes().all(plain) && !id.is_empty() && !id.starts_with('.')
 }
 
 /// Routes with a body in JSON.
@@ -258,6 +298,8 @@ mod tests {
             "/v1/responses/",
             "/v1/responses//cancel",
             "/v1/responses/a/b",
+            "/v1/responses/..",
+            "/v1/responses/%2e%2e%2fsleep",
             "/v1/messages/batches",
         ] {
             assert_eq!(find(&Method::POST, path), Matched::NotFound, "{path}");

@@ -51,6 +51,8 @@ pub(crate) struct Forward<'a> {
     call: Call,
     /// How often it was sent: engines take the request id as a key, so no two may be alike.
     sends: u32,
+    timeouts: Timeouts,
+    body_limit: usize,
     excluded: Vec<RankId>,
     /// What is left of the last decision's candidates.
     ranked: Vec<Candidate>,
@@ -85,6 +87,8 @@ impl<'a> Forward<'a> {
             prepared,
             call,
             sends: 0,
+            timeouts: gateway.timeouts,
+            body_limit: usize::MAX,
             excluded: only.map(|only| all_but(only, gateway)).unwrap_or_default(),
             ranked: Vec::new(),
             last: None,
@@ -96,8 +100,10 @@ impl<'a> Forward<'a> {
 
     /// Runs attempts until one is good, none is left, or there were enough.
     pub(crate) async fn run(mut self, record: &mut Record) -> Result<Answer, Refusal> {
+        self.timeouts = self.gateway.terms.timeouts(record.endpoint, &self.prepared.model);
+        self.body_limit = self.gateway.terms.body_limit_bytes(record.endpoint);
         // A request that does not stream has one limit over all attempts.
-        let whole_by = lifecycle::monotonic() + self.gateway.timeouts.total;
+        let whole_by = lifecycle::monotonic() + self.timeouts.total;
         for attempt in 0..u32::try_from(self.gateway.max_attempts).unwrap_or(u32::MAX) {
             if !self.prepared.stream && lifecycle::monotonic() >= whole_by {
                 break;
@@ -142,7 +148,7 @@ impl<'a> Forward<'a> {
 
     /// The client's own body broke the attempt.
     fn refused_body(&self) -> Option<Refusal> {
-        self.prepared.body.refusal(self.gateway.body_limit_bytes)
+        self.prepared.body.refusal(self.body_limit)
     }
 
     fn route(&self, attempt: u32, record: &Record) -> Route {
@@ -186,7 +192,7 @@ impl<'a> Forward<'a> {
         self.traceparent = self.traced(&decision.chosen, record, now);
         self.excluded.push(rank);
         self.ranked = decision.others;
-        let (span, head_by) = span(self.prepared.stream, whole_by, now, &self.gateway.timeouts);
+        let (span, head_by) = span(self.prepared.stream, whole_by, now, &self.timeouts);
         let errors = self.call.errors.clone();
         let limits = Limits { span, cut: Arc::clone(&self.gateway.cut), errors };
         match timeout(head_by - now, self.send(&decision.chosen, record)).await {

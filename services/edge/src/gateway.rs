@@ -11,18 +11,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use traces::Tracer;
 
 use crate::access::AccessWatch;
+use crate::aliases::Aliases;
 use crate::answer::Answers;
 use crate::config::Timeouts;
 use crate::fleet::FleetWatch;
 use crate::headers::RequestIds;
 use crate::metrics::Families;
 use crate::owners::Owners;
+use crate::terms::Terms;
 use crate::upstream::Upstream;
 
 /// The edge as its request handlers see it.
 pub(crate) struct Gateway {
     pub(crate) access: AccessWatch,
-    pub(crate) body_limit_bytes: usize,
+    pub(crate) terms: Terms,
+    pub(crate) aliases: Arc<Aliases>,
     pub(crate) max_attempts: usize,
     /// How long a request waits while no backend of its model is ready.
     pub(crate) backend_wait: Duration,

@@ -90,7 +90,7 @@ pub(crate) fn prompt_of(
         keys.push(KeyList { unit, keys: space.text_keys(&text, unit.size()).into() });
         text.len() + more
     } else {
-        view.prompt_length()
+        view.growing().len()
     };
     let count = tokens.map_or(text_bytes / BYTES_PER_TOKEN, |t| t.count);
     let prompt = Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys };

@@ -8,6 +8,8 @@
 //! - `api`, `endpoint`, `refusal`, `models`, `debug_headers`: requests and the gateway's answers
 //! - `access`, `auth`, `tenant`, `limits`: who asks, and how much
 //! - `prepare`, `keys`, `fleet`, `payload`: from a body to block keys, and what is sent
+//! - `aliases`, `guard`, `terms`: other names for models, fields that are the operator's, limits of
+//!   single routes and models
 //! - `forward`, `lease`: attempts, each with its booking
 //! - `owners`, `lookup`: responses that an engine keeps, and requests about them
 //! - `upstream`: the HTTP client towards the engines
@@ -18,6 +20,7 @@
 //! - `trace`: the spans of a request
 
 mod access;
+mod aliases;
 mod answer;
 mod api;
 mod auth;
@@ -30,6 +33,7 @@ mod exchange;
 mod fleet;
 mod forward;
 mod gateway;
+mod guard;
 mod headers;
 mod keys;
 mod lease;
@@ -48,6 +52,7 @@ mod server;
 mod service;
 mod stall;
 mod tenant;
+mod terms;
 mod timer;
 mod trace;
 mod upstream;
@@ -57,6 +62,9 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Keys, OnStale, RawAuth, RawConfig, RawKey, RawTenant, RawTimeouts};
+pub use config::{
+    Config, Keys, OnStale, RawAlias, RawAuth, RawConfig, RawKey, RawTenant, RawTerms, RawTimeouts,
+};
 pub use error::Error;
+pub use guard::{Policy, RawFields};
 pub use service::{Deps, Service};

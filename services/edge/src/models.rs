@@ -2,11 +2,15 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::fleet::{FleetView, ModelView};
+use domain::ModelId;
+use serde_json::{Map, Value};
+
+use crate::aliases::Aliases;
+use crate::fleet::FleetView;
 use crate::tenant::Tenant;
 
 /// The whole list, as far as the tenant may use it.
-pub(crate) fn list(fleet: &FleetView, tenant: &Tenant) -> Bytes {
+pub(crate) fn list(fleet: &FleetView, tenant: &Tenant, aliases: &Aliases) -> Bytes {
     let mut body = BytesMut::from(&b"{\"object\":\"list\",\"data\":["[..]);
     let allowed = fleet.models().filter(|m| tenant.may_use(m.id.as_str()));
     for (index, model) in allowed.enumerate() {
@@ -15,18 +19,60 @@ pub(crate) fn list(fleet: &FleetView, tenant: &Tenant) -> Bytes {
         }
         body.put_slice(model.listing.as_bytes());
     }
+    for (name, models) in served(fleet, tenant, aliases) {
+        if body.last() != Some(&b'[') {
+            body.put_u8(b',');
+        }
+        body.put_slice(entry_of(name, &models, fleet).as_bytes());
+    }
     body.put_slice(b"]}");
     body.freeze()
 }
 
 /// One model by the name in the path, which may be percent-encoded.
-pub(crate) fn one(fleet: &FleetView, tenant: &Tenant, name: &str) -> Option<Bytes> {
-    let find = |name: &str| fleet.model(name).filter(|m| tenant.may_use(m.id.as_str()));
-    let model: &ModelView = match find(name) {
-        Some(model) => model,
-        None => find(&percent_decoded(name)?)?,
+pub(crate) fn one(
+    fleet: &FleetView,
+    tenant: &Tenant,
+    aliases: &Aliases,
+    name: &str,
+) -> Option<Bytes> {
+    let find = |name: &str| {
+        let model = fleet.model(name).filter(|m| tenant.may_use(m.id.as_str()));
+        let alias = || {
+            let (name, models) =
+                served(fleet, tenant, aliases).find(|(alias, _)| *alias == name)?;
+            Some(entry_of(name, &models, fleet))
+        };
+        model.map(|model| model.listing.to_string()).or_else(alias)
     };
-    Some(Bytes::copy_from_slice(model.listing.as_bytes()))
+    find(name).or_else(|| find(&percent_decoded(name)?)).map(Bytes::from)
+}
+
+/// The aliases that the tenant may use and that no model is called by.
+fn served<'a>(
+    fleet: &'a FleetView,
+    tenant: &'a Tenant,
+    aliases: &'a Aliases,
+) -> impl Iterator<Item = (&'a str, Vec<&'a ModelId>)> {
+    let all = aliases.served(fleet);
+    all.filter(|(name, _)| fleet.model(name).is_none() && tenant.may_use(name))
+}
+
+/// The entry of an alias: its first model's, under its own name, with that model as its root and
+/// the shortest of all its models' lengths.
+fn entry_of(name: &str, models: &[&ModelId], fleet: &FleetView) -> String {
+    let views = models.iter().filter_map(|model| fleet.model(model.as_str()));
+    let entries = views.map(|view| serde_json::from_str::<Map<String, Value>>(&view.listing));
+    let entries: Vec<_> = entries.filter_map(Result::ok).collect();
+    let longest = |entry: &Map<String, Value>| entry.get("max_model_len")?.as_u64();
+    let shortest = entries.iter().filter_map(longest).min();
+    let mut entry = entries.into_iter().next().unwrap_or_default();
+    entry.insert("id".to_owned(), name.into());
+    entry.insert("root".to_owned(), models.first().map(|model| model.as_str()).into());
+    if let Some(shortest) = shortest {
+        entry.insert("max_model_len".to_owned(), shortest.into());
+    }
+    Value::Object(entry).to_string()
 }
 
 /// The value of `model` in a query string.

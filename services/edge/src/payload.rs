@@ -1,5 +1,6 @@
 //! What an engine is to be sent, and whether it can be sent again.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -35,6 +36,25 @@ impl Payload {
     pub(crate) fn streamed(body: StreamedBody) -> Self {
         let fault = Arc::clone(&body.fault);
         Self::Streamed(Streamed { body: Mutex::new(Some(Box::new(body))), fault })
+    }
+
+    /// Puts another text in the place of a range, which has come already.
+    pub(crate) fn replace(&mut self, at: Range<usize>, with: &str) {
+        let edit = |bytes: &[u8]| {
+            let (before, after) = (&bytes[..at.start], &bytes[at.end..]);
+            Bytes::from([before, with.as_bytes(), after].concat())
+        };
+        match self {
+            Payload::Held(bytes) => *bytes = edit(bytes),
+            Payload::Streamed(streamed) => {
+                if let Some(body) = streamed.body.get_mut() {
+                    let held: Vec<u8> = body.held.drain(..).flatten().collect();
+                    body.held.push_back(edit(&held));
+                    let change = |left: u64| left + with.len() as u64 - at.len() as u64;
+                    body.left = body.left.map(change);
+                }
+            }
+        }
     }
 
     /// Whether no engine can be sent it any more.

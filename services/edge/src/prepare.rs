@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use domain::{ErrorCode, ModelId, Prompt};
-use openai_api::{ApiError, BodyView, Field, RouteKind, with_include_usage};
+use openai_api::{ApiError, BodyView, Field, FormModel, RouteKind, Splice};
 
+use crate::aliases::{self, Aliases, digest};
 use crate::answer::PromptEnd;
 use crate::fleet::{FleetView, ModelView};
+use crate::guard;
 use crate::keys::{self, TooLong};
 use crate::payload::Payload;
 use crate::tenant::Tenant;
@@ -56,6 +58,14 @@ impl From<TooLong> for Unprepared {
     }
 }
 
+/// What a request is prepared with.
+pub(crate) struct Desk<'a> {
+    pub(crate) fleet: &'a FleetView,
+    pub(crate) tenant: &'a Tenant,
+    pub(crate) aliases: &'a Aliases,
+    pub(crate) region_secret: &'a [u8],
+}
+
 /// Reads a body. Takes time in proportion to its length, most of it for what is tokenised:
 /// `budget` bytes at most.
 ///
@@ -64,29 +74,33 @@ impl From<TooLong> for Unprepared {
 pub(crate) fn prepare(
     body: &Bytes,
     kind: RouteKind,
-    fleet: &FleetView,
-    tenant: &Tenant,
-    region_secret: &[u8],
+    desk: &Desk<'_>,
     budget: usize,
 ) -> Result<Prepared, Unprepared> {
     let view = BodyView::parse(body, kind).map_err(|e| Unprepared::Refused(e.into()))?;
-    let model = allowed_model(&view.model, fleet, tenant).map_err(Unprepared::Refused)?;
-    let id = model.map_or_else(|| ModelId::new(&*view.model), |m| m.id.clone());
+    let removed = guard::check(&view, desk.tenant.fields()).map_err(Unprepared::Refused)?;
+    if !removed.is_empty() {
+        let stripped = removed.into_iter().fold(Splice::new(&view), Splice::remove).finish();
+        return prepare(&stripped, kind, desk, budget);
+    }
+    let talk = || aliases::conversation(&view) ^ digest(desk.tenant.id().as_str().as_bytes());
+    let (id, model, replaced) = model_for(&view.model, desk, talk).map_err(Unprepared::Refused)?;
     let started = lifecycle::monotonic();
     let prompt = kind
         .is_prefix_routed()
-        .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), region_secret, budget))
+        .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), desk.region_secret, budget))
         .transpose()?;
     let (prompt, prompt_end) = prompt.unzip();
     let prompt_end = prompt_end.flatten();
     let keys_took = prompt.is_some().then(|| lifecycle::monotonic() - started);
+    let sent = id.clone();
     Ok(Prepared {
         model: id,
         view: model.cloned(),
         kind,
         stream: view.stream && kind.is_prefix_routed(),
         usage_injected: view.can_inject_usage(),
-        body: Payload::Held(with_include_usage(&view, body)),
+        body: Payload::Held(edited(&view, body, replaced.then_some(&sent))),
         prompt,
         prompt_end: prompt_end.map(Arc::new),
         max_output_tokens: max_output_tokens(&view),
@@ -95,18 +109,36 @@ pub(crate) fn prepare(
     })
 }
 
-/// A request whose body is not read but for the model it names.
+/// The body as the engine gets it.
+fn edited(view: &BodyView<'_>, body: &Bytes, model: Option<&ModelId>) -> Bytes {
+    let mut splice = Splice::new(view).include_usage();
+    if let Some(model) = model {
+        splice = splice.set_text(Field::Model, model.as_str());
+    }
+    if splice.is_empty() { body.clone() } else { splice.finish() }
+}
+
+/// A form of which the model is known. Of several models by one alias each form draws its own.
 ///
 /// # Errors
 /// The tenant may not use the model, or nobody can have one of such a name.
-pub(crate) fn unread(
-    model: &str,
-    body: Payload,
-    fleet: &FleetView,
-    tenant: &Tenant,
+pub(crate) fn unread_form(
+    named: FormModel,
+    mut body: Payload,
+    desk: &Desk<'_>,
+    request: &str,
 ) -> Result<Prepared, ApiError> {
-    let view = allowed_model(model, fleet, tenant)?;
-    Ok(Prepared {
+    let (id, _, replaced) = model_for(&named.name, desk, || digest(request.as_bytes()))?;
+    if replaced {
+        body.replace(named.at, id.as_str());
+    }
+    Ok(unread(id.as_str(), body, desk.fleet))
+}
+
+/// A request whose body is not read, for a model.
+pub(crate) fn unread(model: &str, body: Payload, fleet: &FleetView) -> Prepared {
+    let view = fleet.model(model);
+    Prepared {
         model: view.map_or_else(|| ModelId::new(model), |m| m.id.clone()),
         view: view.cloned(),
         kind: RouteKind::ByLoad,
@@ -118,25 +150,32 @@ pub(crate) fn unread(
         max_output_tokens: None,
         previous: None,
         keys_took: None,
-    })
+    }
 }
 
-/// The model as it is served, if it is.
-fn allowed_model<'a>(
-    name: &str,
-    fleet: &'a FleetView,
-    tenant: &Tenant,
-) -> Result<Option<&'a Arc<ModelView>>, ApiError> {
-    if !tenant.may_use(name) {
+/// The model that a request for `asked` goes to, as it is served if it is, and whether that is
+/// another one.
+fn model_for<'a>(
+    asked: &str,
+    desk: &Desk<'a>,
+    conversation: impl FnOnce() -> u64,
+) -> Result<(ModelId, Option<&'a Arc<ModelView>>, bool), ApiError> {
+    let Desk { fleet, tenant, aliases, .. } = desk;
+    if !tenant.may_use(asked) {
         let message = "this key may not use the model; ask for one that /v1/models lists";
         return Err(ApiError::new(ErrorCode::ModelAccessDenied, message).with_param("model"));
     }
-    let model = fleet.model(name);
-    if model.is_none() && name.len() > MAX_UNKNOWN_MODEL_BYTES {
-        let error = ApiError::new(ErrorCode::ModelNotFound, "no backend serves this model");
-        return Err(error.with_param("model"));
+    if let Some(other) = aliases.resolve(asked, fleet, conversation, |name| tenant.may_use(name)) {
+        return Ok((other.clone(), fleet.model(other.as_str()), true));
     }
-    Ok(model)
+    match fleet.model(asked) {
+        Some(model) => Ok((model.id.clone(), Some(model), false)),
+        None if asked.len() > MAX_UNKNOWN_MODEL_BYTES => {
+            let error = ApiError::new(ErrorCode::ModelNotFound, "no backend serves this model");
+            Err(error.with_param("model"))
+        }
+        None => Ok((ModelId::new(asked), None, false)),
+    }
 }
 
 fn previous(view: &BodyView<'_>) -> Option<Box<str>> {

@@ -91,7 +91,8 @@ impl Config {
         let gateway = Gateway {
             tracer,
             access,
-            body_limit_bytes: self.body_limit_bytes,
+            terms: self.terms,
+            aliases: Arc::new(self.aliases),
             max_attempts: self.max_attempts,
             backend_wait: self.backend_wait,
             timeouts: self.timeouts,

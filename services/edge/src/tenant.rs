@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use domain::{ModelId, Moment, TenantId};
 
+use crate::guard::Policies;
 use crate::limits::{Concurrency, Permit, RateExceeded, RateState, RequestRate};
 
 /// What is wanted of a tenant.
@@ -19,12 +20,14 @@ pub(crate) struct TenantSpec {
     pub(crate) models: Option<HashSet<ModelId>>,
     /// Whether answers may tell which backend was chosen and why.
     pub(crate) debug_headers: bool,
+    /// What becomes of fields that are the operator's.
+    pub(crate) fields: Policies,
 }
 
 impl TenantSpec {
-    pub(crate) fn unlimited(id: TenantId) -> Self {
+    pub(crate) fn unlimited(id: TenantId, fields: Policies) -> Self {
         let (requests_per_minute, max_concurrency, models) = (None, None, None);
-        Self { id, requests_per_minute, max_concurrency, models, debug_headers: false }
+        Self { id, requests_per_minute, max_concurrency, models, debug_headers: false, fields }
     }
 }
 
@@ -68,6 +71,11 @@ impl Tenant {
     /// Counts a request against the rate; `None` when there is no rate.
     pub(crate) fn take(&self, now: Moment) -> Result<Option<RateState>, RateExceeded> {
         self.rate.as_ref().map(|rate| rate.take(now)).transpose()
+    }
+
+    /// What becomes of its fields that are the operator's.
+    pub(crate) fn fields(&self) -> &Policies {
+        &self.spec.fields
     }
 
     pub(crate) fn may_use(&self, model: &str) -> bool {

@@ -21,6 +21,7 @@ pub(crate) use self::engine::{Engine, Step, answer, event, events, sse};
 pub(crate) use self::router::Router;
 use crate::config::{Config, Keys, RawAuth, RawConfig, RawKey, RawTenant};
 use crate::gateway::Gateway;
+use crate::guard::RawFields;
 
 /// A streaming chat request.
 pub(crate) const STREAM: &str =
@@ -144,6 +145,7 @@ pub(crate) fn tenant(id: &str, change: impl FnOnce(&mut RawTenant)) -> RawTenant
         max_concurrency: None,
         debug_headers: false,
         models: None,
+        fields: RawFields::default(),
     };
     change(&mut tenant);
     tenant

@@ -1,11 +1,13 @@
 //! Whole requests over real sockets: scripted engines behind an edge, raw clients before it.
 
 mod access;
+mod aliases;
 mod answers;
 mod audio;
 mod cancel;
 mod failover;
 mod feed;
+mod guard;
 mod interrupted;
 mod lifetime;
 mod messages;

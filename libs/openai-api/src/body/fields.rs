@@ -78,6 +78,12 @@ fields! {
     Priority = "priority",
     /// The engine's own request id.
     RequestId = "request_id",
+    /// Where KV blocks come from and go to.
+    KvTransferParams = "kv_transfer_params",
+    /// The same of encoder caches.
+    EcTransferParams = "ec_transfer_params",
+    /// Parameters for extensions of the engine.
+    VllmXargs = "vllm_xargs",
     /// The end user.
     User = "user",
     /// The session.

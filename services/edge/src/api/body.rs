@@ -39,8 +39,8 @@ pub(super) async fn read(
     body: &mut Incoming,
     headers: &HeaderMap,
     gateway: &Gateway,
+    limit: usize,
 ) -> Result<(Bytes, Memory), Refusal> {
-    let limit = gateway.body_limit_bytes;
     let refuse = |fault| payload::refusal(fault, limit);
     if announced(headers).is_some_and(|length| length > limit as u64) {
         return Err(refuse(BodyFault::TooLarge));

@@ -45,8 +45,8 @@ pub(super) async fn read(
     body: &mut Option<Incoming>,
     headers: &HeaderMap,
     gateway: &Gateway,
+    limit: usize,
 ) -> Result<Form, Refusal> {
-    let limit = gateway.body_limit_bytes;
     let refuse = |fault: BodyFault| payload::refusal(fault, limit);
     let announced = body::announced(headers);
     if announced.is_some_and(|length| length > limit as u64) {
@@ -60,12 +60,12 @@ pub(super) async fn read(
         let Some(frame) = next.map_err(|_| refuse(BodyFault::TooSlow))? else { break };
         let frame = frame.map_err(|_| refuse(BodyFault::Cut))?;
         let Ok(piece) = frame.into_data() else { continue };
-        reading.take(piece, gateway).map_err(|fault| fault.refusal(limit))?;
+        reading.take(piece, gateway, limit).map_err(|fault| fault.refusal(limit))?;
         if reading.bytes >= LOOK_AHEAD_BYTES
             && let Some(model) = reading.scanner.model().cloned()
             && let Some(rest) = body.take()
         {
-            let payload = Payload::streamed(reading.into_stream(rest, announced, gateway));
+            let payload = Payload::streamed(reading.into_stream(rest, announced, (gateway, limit)));
             return Ok(Form { model, payload, memory: None });
         }
     }
@@ -90,9 +90,9 @@ impl Fault {
 }
 
 impl Reading {
-    fn take(&mut self, piece: Bytes, gateway: &Gateway) -> Result<(), Fault> {
+    fn take(&mut self, piece: Bytes, gateway: &Gateway, limit: usize) -> Result<(), Fault> {
         self.bytes += piece.len();
-        if self.bytes > gateway.body_limit_bytes {
+        if self.bytes > limit {
             return Err(Fault::Body(BodyFault::TooLarge));
         }
         body::reserve(&mut self.memory, self.bytes, &gateway.body_memory).map_err(Fault::Other)?;
@@ -101,9 +101,14 @@ impl Reading {
         Ok(())
     }
 
-    fn into_stream(self, rest: Incoming, left: Option<u64>, gateway: &Gateway) -> StreamedBody {
+    fn into_stream(
+        self,
+        rest: Incoming,
+        left: Option<u64>,
+        (gateway, limit): (&Gateway, usize),
+    ) -> StreamedBody {
         StreamedBody {
-            room: gateway.body_limit_bytes - self.bytes,
+            room: limit - self.bytes,
             held: self.held,
             memory: self.memory,
             rest,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use domain::{BackendId, ErrorCode};
+use domain::{BackendId, ErrorCode, ModelId};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
 use http_body::Body;
@@ -11,17 +11,19 @@ use hyper::body::Incoming;
 use openai_api::{ApiError, RouteKind};
 
 use super::{Arrival, body, form, identify, refuse};
+use crate::aliases::digest;
 use crate::debug_headers;
-use crate::endpoint::Matched;
-use crate::fleet::ModelView;
+use crate::endpoint::{Matched, is_response_id};
+use crate::fleet::{FleetView, ModelView};
 use crate::forward::{Answer, Call, Forward};
 use crate::gateway::Gateway;
+use crate::guard;
 use crate::headers;
 use crate::limits::{Permit, RateState};
 use crate::lookup::Lookup;
 use crate::models;
 use crate::payload::Payload;
-use crate::prepare::{Prepared, Unprepared, prepare, unread};
+use crate::prepare::{Desk, Prepared, Unprepared, prepare, unread, unread_form};
 use crate::record::Record;
 use crate::refusal::{self, Refusal};
 use crate::response::{EdgeBody, ForwardBody};
@@ -44,17 +46,21 @@ pub(super) async fn forward(
     let forwarded = async {
         let tenant = identify(gateway, &head.headers, &mut record)?;
         let permit = admit(&tenant, record.started, &mut rate)?;
+        let limit = gateway.terms.body_limit_bytes(record.endpoint);
         let answer = match matched {
             Matched::Forward(_, kind) => {
                 with_body(arrival, kind, &mut body, &tenant, &mut record).await?
             }
             Matched::Form(_) => {
-                let form = form::read(&mut body, &head.headers, gateway).await?;
+                let form = form::read(&mut body, &head.headers, gateway, limit).await?;
                 // The memory is given back when the engine has the body.
                 let _memory = form.memory;
                 let fleet = gateway.fleet.current();
-                let prepared = unread(&form.model.name, form.payload, &fleet, &tenant)?;
-                run(arrival, prepared, None, &mut record).await?
+                let prepared = {
+                    let desk = desk(gateway, &fleet, &tenant);
+                    unread_form(form.model, form.payload, &desk, record.request.as_str())?
+                };
+                run(arrival, &tenant, prepared, None, &mut record).await?
             }
             Matched::Response(id) => {
                 let lookup = arrival.lookup(id, &tenant, head.method.clone());
@@ -64,8 +70,8 @@ pub(super) async fn forward(
                 let model = only_model(arrival, &tenant)?;
                 let body = Payload::Held(Bytes::new());
                 let fleet = gateway.fleet.current();
-                let prepared = unread(model.id.as_str(), body, &fleet, &tenant)?;
-                run(arrival, prepared, None, &mut record).await?
+                let prepared = unread(model.id.as_str(), body, &fleet);
+                run(arrival, &tenant, prepared, None, &mut record).await?
             }
         };
         Ok::<_, Refusal>((answer, permit, tenant))
@@ -96,9 +102,10 @@ async fn with_body(
     record: &mut Record,
 ) -> Result<Answer, Refusal> {
     let Arrival { gateway, head, .. } = arrival;
+    let limit = gateway.terms.body_limit_bytes(record.endpoint);
     // The memory is given back when the engine has the body.
     let (bytes, _memory) = match body {
-        Some(body) => body::read(body, &head.headers, gateway).await?,
+        Some(body) => body::read(body, &head.headers, gateway, limit).await?,
         None => (Bytes::new(), None),
     };
     let prepared = prepare_somewhere(gateway, bytes, kind, tenant).await?;
@@ -109,26 +116,29 @@ async fn with_body(
             lookup.owner_at(kept_at(id), record.request.as_str()).await
         }
     };
-    run(arrival, prepared, owner.as_ref(), record).await
+    run(arrival, tenant, prepared, owner.as_ref(), record).await
 }
 
-/// Where an engine tells of a response. An id that is no plain word is nobody's.
+/// Where an engine tells of a response.
 fn kept_at(id: &str) -> Option<PathAndQuery> {
-    let plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'));
-    plain.then(|| PathAndQuery::try_from(format!("/v1/responses/{id}")).ok()).flatten()
+    let path = is_response_id(id).then(|| format!("/v1/responses/{id}"))?;
+    PathAndQuery::try_from(path).ok()
 }
 
 async fn run(
     arrival: Arrival<'_>,
+    tenant: &Tenant,
     prepared: Prepared,
     only: Option<&BackendId>,
     record: &mut Record,
 ) -> Result<Answer, Refusal> {
     note(&prepared, record, arrival.gateway);
+    let mut headers = arrival.headers();
+    guard::check_headers(&arrival.head.headers, tenant.fields(), &mut headers)?;
     let call = Call {
         method: arrival.head.method.clone(),
         target: arrival.target(),
-        headers: arrival.headers(),
+        headers,
         errors: arrival.errors.clone(),
     };
     // Large, as it holds the exchange; it lives on the heap with the handler all the same.
@@ -156,7 +166,12 @@ impl<'a> Arrival<'a> {
 pub(super) fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<ModelView>, Refusal> {
     let fleet = arrival.gateway.fleet.current();
     if let Some(name) = arrival.head.uri.query().and_then(models::named_in_query) {
-        let model = fleet.model(&name).filter(|_| tenant.may_use(&name)).cloned();
+        let may_use = |name: &str| tenant.may_use(name);
+        // There is no conversation yet to keep to a model.
+        let draw = || digest(arrival.errors.request.as_bytes());
+        let stands = arrival.gateway.aliases.resolve(&name, &fleet, draw, may_use);
+        let served = fleet.model(stands.map_or(name.as_str(), ModelId::as_str));
+        let model = served.filter(|_| tenant.may_use(&name)).cloned();
         return model.ok_or_else(|| {
             let message = "no such model; /v1/models lists those that there are";
             ApiError::new(ErrorCode::ModelNotFound, message).with_param("model").into()
@@ -212,8 +227,7 @@ async fn prepare_somewhere(
 ) -> Result<Prepared, Refusal> {
     let fleet = gateway.fleet.current();
     if bytes.len() <= INLINE_BYTES {
-        let secret = gateway.region_secret.expose();
-        match prepare(&bytes, kind, &fleet, tenant, secret, INLINE_TOKENIZED_BYTES) {
+        match prepare(&bytes, kind, &desk(gateway, &fleet, tenant), INLINE_TOKENIZED_BYTES) {
             Ok(prepared) => return Ok(prepared),
             Err(Unprepared::Refused(error)) => return Err(error.into()),
             Err(Unprepared::TooLong) => {}
@@ -222,8 +236,11 @@ async fn prepare_somewhere(
     let internal = || ApiError::new(ErrorCode::Internal, "the gateway failed to read the request");
     let turn = gateway.heavy.turn(bytes.len()).await.ok_or_else(internal)?;
     let (tenant, secret) = (Arc::clone(tenant), gateway.region_secret.clone());
+    let aliases = Arc::clone(&gateway.aliases);
     let working = tokio::task::spawn_blocking(move || {
-        let prepared = prepare(&bytes, kind, &fleet, &tenant, secret.expose(), usize::MAX);
+        let region_secret = secret.expose();
+        let desk = Desk { fleet: &fleet, tenant: &tenant, aliases: &aliases, region_secret };
+        let prepared = prepare(&bytes, kind, &desk, usize::MAX);
         drop(turn);
         prepared
     });
@@ -232,6 +249,11 @@ async fn prepare_somewhere(
         Ok(Err(Unprepared::Refused(error))) => Err(error.into()),
         Ok(Err(Unprepared::TooLong)) | Err(_) => Err(internal().into()),
     }
+}
+
+fn desk<'a>(gateway: &'a Gateway, fleet: &'a FleetView, tenant: &'a Tenant) -> Desk<'a> {
+    let region_secret = gateway.region_secret.expose();
+    Desk { fleet, tenant, aliases: &gateway.aliases, region_secret }
 }
 
 fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {
