@@ -1,6 +1,7 @@
 //! From the command line to the exit code.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,6 +60,15 @@ pub struct Started {
     pub lifecycle: Lifecycle,
     /// Its metrics.
     pub registry: Registry,
+    /// Where it listens, by the section of the config whose `listen` says so.
+    pub ports: Vec<(&'static str, SocketAddr)>,
+}
+
+impl Started {
+    /// Where it listens on behalf of a section.
+    pub fn port(&self, section: &str) -> Option<SocketAddr> {
+        self.ports.iter().find(|(name, _)| *name == section).map(|(_, address)| *address)
+    }
 }
 
 /// Runs a process to its end. Exit code 0 after a clean drain, 1 when streams had to be cut or
@@ -116,7 +126,7 @@ async fn serve_until_signal<P: Program>(config: P::Config) -> anyhow::Result<Shu
     let logs = instrumentation::init_logs(P::log(&config))?;
     lifecycle::log_panics();
     let drain_timeout = P::drain_timeout(&config);
-    let Started { lifecycle, registry } = P::start(config).await?;
+    let Started { lifecycle, registry, .. } = P::start(config).await?;
     logs.register(&registry)?;
     lifecycle.run_until_signal().await?;
     lifecycle.begin_drain();

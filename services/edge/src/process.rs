@@ -188,7 +188,8 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(Started { lifecycle, registry })
+    let ports = vec![("edge", address), ("admin", admin_address)];
+    Ok(Started { lifecycle, registry, ports })
 }
 
 /// Waits for keys to check and a router to ask, so that who comes first is not turned away: until

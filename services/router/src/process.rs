@@ -174,7 +174,8 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(Started { lifecycle, registry })
+    let ports = vec![("rpc", rpc_address), ("admin", admin_address)];
+    Ok(Started { lifecycle, registry, ports })
 }
 
 fn join_bus(

@@ -113,6 +113,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let listener = lifecycle::bind(config.rpc.listen()).await.context("rpc.listen")?;
     let admin_listener = lifecycle::bind(config.admin).await.context("admin.listen")?;
     let (rpc_address, admin_address) = (listener.local_addr()?, admin_listener.local_addr()?);
+    let mut ports = vec![("rpc", rpc_address), ("admin", admin_address)];
     let background = lifecycle.background();
 
     let store = config.telemetry.open_store(&registry)?;
@@ -130,7 +131,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
             fleet: fleet.clone(),
             members: hub.members(),
         };
-        serve_admin_api(config, deps, &background).await?;
+        ports.push(("admin_api", serve_admin_api(config, deps, &background).await?));
     }
     if let Some(bus) = config.bus {
         join_bus(bus, config.region, (&registry, &background), (&store, &fleet))?;
@@ -154,7 +155,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(Started { lifecycle, registry })
+    Ok(Started { lifecycle, registry, ports })
 }
 
 async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain) {
@@ -163,7 +164,7 @@ async fn serve(server: rpc::Server, routes: tonic::service::Routes, drain: Drain
     }
 }
 
-/// Serves the admin API until the spawner's drain.
+/// Serves the admin API until the spawner's drain, and returns where.
 ///
 /// # Errors
 /// The port cannot be bound, or a metric's name is taken.
@@ -171,12 +172,13 @@ pub async fn serve_admin_api(
     config: admin::Config,
     deps: admin::Deps,
     spawner: &TaskSpawner,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<SocketAddr> {
     let listener = lifecycle::bind(config.listen()).await.context("admin_api.listen")?;
-    tracing::info!(admin_api.listen = %listener.local_addr()?, "serving the admin API");
+    let address = listener.local_addr()?;
+    tracing::info!(admin_api.listen = %address, "serving the admin API");
     let api = config.build(deps)?;
     spawner.spawn("admin-api", api.run(listener, spawner.clone()));
-    Ok(())
+    Ok(address)
 }
 
 /// Tells others of backends, and hears engines that announce themselves.

@@ -23,6 +23,7 @@ const DESIRED_STATE_IS_KNOWN: &str = "the desired state is known";
 pub struct Gateway {
     edge: SocketAddr,
     admin: SocketAddr,
+    admin_api: Option<SocketAddr>,
     fleet: watch::Receiver<Arc<Fleet>>,
     routing: Arc<dyn RoutingClient>,
     registry: Registry,
@@ -53,6 +54,7 @@ impl Gateway {
             store: store.clone(),
         })?;
         let fleet = telemetry.fleet();
+        let mut admin_api = None;
         if let Some(config) = config.admin_api {
             let deps = telemetry::admin::Deps {
                 registry: registry.clone(),
@@ -60,7 +62,8 @@ impl Gateway {
                 fleet: fleet.clone(),
                 members: telemetry.hub().members(),
             };
-            telemetry::process::serve_admin_api(config, deps, &background).await?;
+            let serving = telemetry::process::serve_admin_api(config, deps, &background);
+            admin_api = Some(serving.await?);
         }
         let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone() };
         let router = config.router.build(deps)?;
@@ -100,7 +103,8 @@ impl Gateway {
             lifecycle::serve(admin_listener, admin, ServeLimits::ADMIN, background.clone());
         background.spawn("admin", serving);
         lifecycle.spawn("edge", edge.run(lifecycle.drain()));
-        Ok(Self { edge: edge_address, admin: admin_address, fleet, routing, registry, lifecycle })
+        let (edge, admin) = (edge_address, admin_address);
+        Ok(Self { edge, admin, admin_api, fleet, routing, registry, lifecycle })
     }
 
     /// Where clients connect.
@@ -111,6 +115,11 @@ impl Gateway {
     /// Where operators connect.
     pub fn admin(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// Where the admin API is served, if anybody may use it.
+    pub fn admin_api(&self) -> Option<SocketAddr> {
+        self.admin_api
     }
 
     /// The backends as telemetry sees them.
@@ -162,7 +171,9 @@ impl Gateway {
 
     /// What is left to do with it by whoever runs the process.
     pub fn into_started(self) -> Started {
-        Started { lifecycle: self.lifecycle, registry: self.registry }
+        let mut ports = vec![("edge", self.edge), ("admin", self.admin)];
+        ports.extend(self.admin_api.map(|address| ("admin_api", address)));
+        Started { lifecycle: self.lifecycle, registry: self.registry, ports }
     }
 
     /// Drains: no new connections, open streams go on for `limit` at most.
