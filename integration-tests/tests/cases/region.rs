@@ -134,6 +134,28 @@ async fn edges_a_router_and_telemetry_end_one_after_the_other_without_failing_a_
     assert_eq!(failed.load(Ordering::Relaxed), 0, "of {}", sent.load(Ordering::Relaxed));
 }
 
+#[tokio::test]
+async fn telemetry_that_comes_back_knows_what_was_wanted_and_the_others_serve_meanwhile() {
+    let engines = engines(2).await;
+    let backends = [("a", engines[0].url()), ("b", engines[1].url())];
+    let mut region = Region::start(1, 1, &backends, "").await;
+    let client = region.client(0);
+    assert_eq!(region.telemetry.end(Duration::from_secs(5)).await, ShutdownOutcome::Clean);
+    for n in 0..20 {
+        let reply = client.chat(chat(&format!("Meanwhile {n}"), 1, n % 2 == 0)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    region.telemetry_again();
+    region.telemetry.await_ready(PATIENCE).await;
+    region.desired.remove_backend("b").await;
+    let only_a = || async { region.chosen_from(0).await == ["a"] };
+    eventually(PATIENCE, "the router's choice", only_a).await;
+    for n in 0..20 {
+        let reply = client.chat(chat(&format!("After {n}"), 1, n % 2 == 0)).await;
+        assert_eq!((reply.status.as_u16(), reply.backend()), (200, "a"), "{}", reply.text());
+    }
+}
+
 /// Asks a question about a document.
 async fn ask(region: &Region, edge: usize, number: u64, question: usize) -> Reply {
     let text = format!("{}\n\nQuestion {question}?", document(number, 150));
