@@ -12,8 +12,10 @@ use warmpath::double::{DoubleHandle, Stats};
 use warmpath::gateway::Gateway;
 
 pub use self::builder::ClusterBuilder;
+pub(crate) use self::builder::merge;
 pub use self::idle::Held;
 use crate::client::Client;
+use crate::desired::Desired;
 use crate::metrics::Metrics;
 use crate::wait::{PATIENCE, eventually};
 
@@ -47,6 +49,37 @@ impl Cluster {
     /// A client of the gateway.
     pub fn client(&self) -> Client {
         Client::new(self.edge())
+    }
+
+    /// What operators want of it.
+    ///
+    /// # Panics
+    /// It was built without the admin API.
+    pub fn desired(&self) -> Desired {
+        Desired::new(self.gateway.admin_api().expect("the admin API is served"))
+    }
+
+    /// Waits until the router can choose from these backends and no others.
+    ///
+    /// # Panics
+    /// It is not so in time.
+    pub async fn await_choice(&self, backends: &[&str]) {
+        let chosen = || async {
+            let page = self.operator("/admin/v1/backends").await;
+            let ranks = page["ranks"].as_array().into_iter().flatten();
+            let ready = ranks.filter(|rank| rank["state"] == "ready");
+            let mut names: Vec<&str> = ready.filter_map(|rank| rank["backend"].as_str()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names == backends
+        };
+        eventually(PATIENCE, "the router's choice", chosen).await;
+    }
+
+    /// Requests that the router counts at a backend.
+    pub async fn in_flight(&self, backend: &str) -> f64 {
+        let labels = [("backend", backend)];
+        self.metrics().await.sum("warmpath_router_in_flight_requests", &labels)
     }
 
     /// The doubles; number `n` is the backend `engine-n`.

@@ -301,6 +301,22 @@ fn only_settings_reads_the_environment() {
 }
 
 #[test]
+fn whoever_reads_a_credential_compares_it_in_constant_time() {
+    // Put together so that this file does not find itself.
+    let reads = concat!("presented", "::");
+    let found = sources().into_iter().filter(|(_, text)| text.contains(reads));
+    // A fuzzer has nothing to compare with.
+    let is_fuzzer = |path: &Path| path.iter().any(|part| part == "fuzz");
+    let found: Vec<_> = found.filter(|(path, _)| !is_fuzzer(path)).collect();
+    assert!(found.len() >= 2, "the search finds what it looks for");
+    for (path, text) in found {
+        let text: Vec<&str> = text.lines().take(lines_before_tests(&text)).collect();
+        let compares = text.iter().any(|line| line.contains(".ct_eq("));
+        assert!(compares, "{} reads a credential and compares it otherwise", path.display());
+    }
+}
+
+#[test]
 fn modules_are_files_of_their_own_name() {
     for (path, _) in sources() {
         assert!(!path.ends_with("mod.rs"), "{}", path.display());

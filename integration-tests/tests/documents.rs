@@ -9,6 +9,8 @@ use launch::sections::{RawModel, RawRegion};
 use warmpath::config::{Config, RawConfig};
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
+const RELIABILITY: &str = "docs/reliability.md";
+const CASES: &str = "integration-tests/tests/cases";
 const CONFIGURATION: &str = "docs/configuration.md";
 const EXAMPLES: [&str; 2] = ["deploy/examples/two-gpus.toml", "deploy/examples/team.toml"];
 
@@ -43,11 +45,68 @@ fn every_invariant_names_a_test_that_exists() {
 }
 
 #[test]
-fn files_that_the_architecture_and_the_table_of_faults_name_exist() {
-    let text = [read(ARCHITECTURE), read("docs/reliability.md")].concat();
+fn files_that_the_architecture_names_exist() {
+    let text = read(ARCHITECTURE);
     let paths = quoted(&text).filter(|item| item.contains('/') && item.ends_with(".rs"));
     let missing: Vec<_> = paths.filter(|path| !exists(&workspace_root(), path)).collect();
     assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Files and tests that a line of the table of faults names.
+fn shown_by(line: &str) -> Vec<(&str, &str)> {
+    let tests = line.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+    let mut file = "";
+    let mut found = Vec::new();
+    for item in quoted(tests) {
+        if item.ends_with(".rs") {
+            file = item;
+        } else {
+            found.push((file, item));
+        }
+    }
+    found
+}
+
+/// The lines of the table of faults that are about one.
+fn faults(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().filter(|line| line.starts_with("| "));
+    lines.skip(2).filter(|line| !line.ends_with("| | |"))
+}
+
+#[test]
+fn every_fault_is_shown_by_tests_that_exist() {
+    let text = read(RELIABILITY);
+    assert!(faults(&text).count() >= 40, "{} faults were found", faults(&text).count());
+    for line in faults(&text) {
+        let tests = shown_by(line);
+        assert!(!tests.is_empty(), "no test is named: {line}");
+        for (file, test) in tests {
+            assert!(
+                read(file).contains(&format!("fn {test}(")),
+                "no test {test} in {file}: {line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_test_of_a_fault_is_in_the_table() {
+    let text = read(RELIABILITY);
+    let named: Vec<_> = faults(&text).flat_map(shown_by).collect();
+    let mut found = 0;
+    for entry in fs::read_dir(workspace_root().join(CASES)).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let (path, mut is_test) = (format!("{CASES}/{name}"), false);
+        for line in read(&path).lines() {
+            if let Some(rest) = line.strip_prefix("async fn ").filter(|_| is_test) {
+                let test = rest.split('(').next().unwrap();
+                assert!(named.contains(&(&*path, test)), "{test} of {path} is not in the table");
+                found += 1;
+            }
+            is_test = line.starts_with("#[tokio::test");
+        }
+    }
+    assert!(found >= 40, "only {found} were found");
 }
 
 /// In the step list, files stand without their crate: they are the edge's.

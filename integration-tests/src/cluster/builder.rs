@@ -41,6 +41,7 @@ pub struct ClusterBuilder {
     shape: Shape,
     further: Vec<(String, String, bool)>,
     config: toml::Table,
+    folder: Option<Arc<tempfile::TempDir>>,
 }
 
 impl Default for ClusterBuilder {
@@ -52,6 +53,7 @@ impl Default for ClusterBuilder {
             shape: Arc::new(|_, double| double),
             further: Vec::new(),
             config: BASE.parse().expect("the base is valid"),
+            folder: None,
         }
     }
 }
@@ -107,6 +109,17 @@ impl ClusterBuilder {
         self
     }
 
+    /// With a store and the admin API: see [`Cluster::desired`].
+    ///
+    /// # Panics
+    /// There is no folder for them.
+    pub fn admin_api(mut self) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        merge(&mut self.config, crate::desired::Desired::section(folder.path()));
+        self.folder = Some(Arc::new(folder));
+        self
+    }
+
     /// Starts everything and waits until the backends are ready.
     ///
     /// # Panics
@@ -151,16 +164,17 @@ impl ClusterBuilder {
     async fn await_ready(&self, gateway: &Gateway) {
         let absent = |id: &str| self.further.iter().any(|(other, _, ready)| other == id && !ready);
         let mut fleet = gateway.fleet();
+        let named = self.engines + self.further.len();
         let ready = fleet.wait_for(|fleet| {
             let mut expected = fleet.backends.iter().filter(|b| !absent(b.id.as_str()));
-            !fleet.backends.is_empty() && expected.all(|b| b.state == BackendState::Ready)
+            fleet.backends.len() >= named && expected.all(|b| b.state == BackendState::Ready)
         });
         let ready = tokio::time::timeout(PATIENCE, ready).await;
         assert!(ready.is_ok_and(|seen| seen.is_ok()), "not ready: {:?}", gateway.fleet().borrow());
     }
 }
 
-fn merge(into: &mut toml::Table, from: toml::Table) {
+pub(crate) fn merge(into: &mut toml::Table, from: toml::Table) {
     for (key, value) in from {
         match (into.get_mut(&key), value) {
             (Some(toml::Value::Table(into)), toml::Value::Table(from)) => merge(into, from),

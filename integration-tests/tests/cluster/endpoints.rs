@@ -75,7 +75,7 @@ async fn routes_without_a_prefix_go_by_load() {
 
 #[tokio::test]
 async fn completions_of_text_of_token_ids_and_of_lists_are_answered() {
-    let cluster = Cluster::builder().engines(2).build().await;
+    let cluster = Cluster::builder().engines(1).build().await;
     let client = cluster.client();
     let tokens: Vec<u32> = (5..105).collect();
     for (prompt, choices) in [

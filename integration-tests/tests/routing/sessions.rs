@@ -12,6 +12,7 @@ use domain::{
 use events::DecisionEvent;
 use futures_util::{StreamExt, stream};
 use integration_tests::wait::{PATIENCE, eventually};
+use integration_tests::wire::Wire;
 use lifecycle::Lifecycle;
 use proto::Asked;
 use proto::routing::v1::edge_message::Kind as Told;
@@ -23,7 +24,7 @@ use settings::HumanDuration;
 use tonic::Streaming;
 
 use crate::kit::{
-    EdgeNode, MODEL, Region, RouterNode, Wire, fingerprint, list, process, region_name, route,
+    EdgeNode, MODEL, Region, RouterNode, fingerprint, list, process, region_name, route,
 };
 
 /// An edge that soon decides by itself.

@@ -62,6 +62,15 @@ pub struct Started {
     pub lifecycle: Lifecycle,
     /// Its metrics.
     pub registry: Registry,
+    /// Where it listens, by the section of the config whose `listen` says so.
+    pub ports: Vec<(&'static str, SocketAddr)>,
+}
+
+impl Started {
+    /// Where it listens on behalf of a section.
+    pub fn port(&self, section: &str) -> Option<SocketAddr> {
+        self.ports.iter().find(|(name, _)| *name == section).map(|(_, address)| *address)
+    }
 }
 
 /// What every process has before its services: its tasks, its metrics, its port for operators.
@@ -102,12 +111,17 @@ impl Base {
     }
 
     /// Serves operators what every process tells and `more`, and leaves the process to run.
-    pub fn serve(self, more: lifecycle::AdminRoutes) -> Started {
+    pub fn serve(
+        self,
+        more: lifecycle::AdminRoutes,
+        mut ports: Vec<(&'static str, SocketAddr)>,
+    ) -> Started {
         let routes = lifecycle::admin::router(self.registry.clone(), self.readiness).merge(more);
         let serving =
             lifecycle::serve(self.admin, routes, ServeLimits::ADMIN, self.background.clone());
         self.background.spawn("admin", serving);
-        Started { lifecycle: self.lifecycle, registry: self.registry }
+        ports.push(("admin", self.admin_address));
+        Started { lifecycle: self.lifecycle, registry: self.registry, ports }
     }
 }
 
@@ -166,7 +180,7 @@ async fn serve_until_signal<P: Program>(config: P::Config) -> anyhow::Result<Shu
     let logs = instrumentation::init_logs(P::log(&config))?;
     lifecycle::log_panics();
     let drain_timeout = P::drain_timeout(&config);
-    let Started { lifecycle, registry } = P::start(config).await?;
+    let Started { lifecycle, registry, .. } = P::start(config).await?;
     logs.register(&registry)?;
     lifecycle.run_until_signal().await?;
     lifecycle.begin_drain();

@@ -76,6 +76,7 @@ pub(crate) struct Families {
     duration: HistogramVec,
     ttft: HistogramVec,
     prompt_tokens: IntCounterVec,
+    completion_tokens: IntCounterVec,
     predicted_cached: IntCounterVec,
     delivered_cached: IntCounterVec,
     cached_untold: IntCounterVec,
@@ -127,6 +128,11 @@ impl Default for Families {
             prompt_tokens: counters(
                 "prompt_tokens_total",
                 "Prompt tokens that engines reported.",
+                &["model"],
+            ),
+            completion_tokens: counters(
+                "completion_tokens_total",
+                "Output tokens that engines reported.",
                 &["model"],
             ),
             predicted_cached: counters(
@@ -191,13 +197,14 @@ impl Families {
     /// # Errors
     /// The registry has a metric of one of these names.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 21] = [
+        let all: [Box<dyn Collector>; 22] = [
             Box::new(self.cached_untold.clone()),
             Box::new(self.answers.family.clone()),
             Box::new(self.requests.clone()),
             Box::new(self.duration.clone()),
             Box::new(self.ttft.clone()),
             Box::new(self.prompt_tokens.clone()),
+            Box::new(self.completion_tokens.clone()),
             Box::new(self.predicted_cached.clone()),
             Box::new(self.delivered_cached.clone()),
             Box::new(self.retries.clone()),
@@ -259,6 +266,7 @@ pub(crate) struct ModelMetrics {
     label: Box<str>,
     pub(crate) ttft: Histogram,
     pub(crate) prompt_tokens: IntCounter,
+    pub(crate) completion_tokens: IntCounter,
     pub(crate) predicted_cached: IntCounter,
     pub(crate) delivered_cached: IntCounter,
     /// Good answers that could have told cached tokens and did not.
@@ -279,6 +287,7 @@ impl ModelMetrics {
             label: model.into(),
             ttft: families.ttft.with_label_values(&[model]),
             prompt_tokens: families.prompt_tokens.with_label_values(&[model]),
+            completion_tokens: families.completion_tokens.with_label_values(&[model]),
             predicted_cached: families.predicted_cached.with_label_values(&[model]),
             delivered_cached: families.delivered_cached.with_label_values(&[model]),
             cached_untold: families.cached_untold.with_label_values(&[model]),

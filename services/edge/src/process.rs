@@ -180,7 +180,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(base.serve(AdminRoutes::new()))
+    Ok(base.serve(AdminRoutes::new(), vec![("edge", address)]))
 }
 
 /// Waits for keys to check and a router to ask, so that who comes first is not turned away: until

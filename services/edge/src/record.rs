@@ -115,6 +115,7 @@ impl Record {
         }
         let Some(usage) = self.usage else { return };
         self.model_metrics.prompt_tokens.inc_by(usage.prompt_tokens);
+        self.model_metrics.completion_tokens.inc_by(usage.completion_tokens);
         if let (Some(cached), Some(evidence)) = (usage.cached_tokens, &self.evidence) {
             self.model_metrics.delivered_cached.inc_by(cached);
             self.model_metrics.predicted_cached.inc_by(evidence.predicted_cached_tokens.into());

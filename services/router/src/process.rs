@@ -165,7 +165,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(base.serve(admin))
+    Ok(base.serve(admin, vec![("rpc", rpc_address)]))
 }
 
 fn join_bus(

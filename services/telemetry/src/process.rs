@@ -122,6 +122,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let (background, admin_address) = (base.background.clone(), base.admin_address);
     let listener = lifecycle::bind(config.rpc.listen()).await.context("rpc.listen")?;
     let rpc_address = listener.local_addr()?;
+    let mut ports = vec![("rpc", rpc_address)];
 
     let file = config.telemetry.file_backends();
     let store = config.telemetry.open_store(&registry)?;
@@ -139,7 +140,8 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         members: hub.members(),
         file: file.clone(),
     };
-    serve_admin_api(config.admin_api, deps, &background).await?;
+    let admin_api = serve_admin_api(config.admin_api, deps, &background).await?;
+    ports.extend(admin_api.map(|address| ("admin_api", address)));
     if let Some(bus) = config.bus {
         join_bus(bus, config.region, (&registry, &background), (&store, &fleet, file))?;
     }
@@ -159,7 +161,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(base.serve(AdminRoutes::new()))
+    Ok(base.serve(AdminRoutes::new(), ports))
 }
 
 /// Who may be a member.
@@ -174,7 +176,7 @@ fn guard(region: Option<Fingerprint>, registry: &Registry) -> anyhow::Result<Gua
     Ok(guard)
 }
 
-/// Serves the admin API until the spawner's drain, if anybody may use it.
+/// Serves the admin API until the spawner's drain, if anybody may use it, and returns where.
 ///
 /// # Errors
 /// The port cannot be bound, or a metric's name is taken.
@@ -182,19 +184,20 @@ pub async fn serve_admin_api(
     config: Option<admin::Config>,
     deps: admin::Deps,
     spawner: &TaskSpawner,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<SocketAddr>> {
     let Some(config) = config else {
         tracing::info!("no admin API is served: [[admin_api.tokens]] is empty");
-        return Ok(());
+        return Ok(None);
     };
     let listener = lifecycle::bind(config.listen()).await.context("admin_api.listen")?;
+    let address = listener.local_addr()?;
     tracing::info!(
-        admin_api.listen = %listener.local_addr()?, admin_api.tls = config.is_encrypted(),
+        admin_api.listen = %address, admin_api.tls = config.is_encrypted(),
         "serving the admin API"
     );
     let api = config.build(deps)?;
     spawner.spawn("admin-api", api.run(listener, spawner.clone()));
-    Ok(())
+    Ok(Some(address))
 }
 
 /// Tells others of backends, and hears engines that announce themselves.

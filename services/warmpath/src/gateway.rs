@@ -23,6 +23,7 @@ const DESIRED_STATE_IS_KNOWN: &str = "the desired state is known";
 pub struct Gateway {
     edge: SocketAddr,
     admin: SocketAddr,
+    admin_api: Option<SocketAddr>,
     fleet: watch::Receiver<Arc<Fleet>>,
     routing: Arc<dyn RoutingClient>,
     registry: Registry,
@@ -57,7 +58,8 @@ impl Gateway {
             members: telemetry.hub().members(),
             file,
         };
-        telemetry::process::serve_admin_api(config.admin_api, deps, &background).await?;
+        let admin_api =
+            telemetry::process::serve_admin_api(config.admin_api, deps, &background).await?;
         let deps = router::Deps { registry: registry.clone(), fleet: fleet.clone() };
         let router = config.router.build(deps)?;
         let routing = router.client();
@@ -89,8 +91,9 @@ impl Gateway {
         let is_known = |documents: &Documents| !documents.position.store.is_empty();
         base.readiness.follow(&background, DESIRED_STATE_IS_KNOWN, feed.documents(), is_known);
         lifecycle.spawn("edge", edge.run(lifecycle.drain()));
-        base.serve(admin);
-        Ok(Self { edge: edge_address, admin: admin_address, fleet, routing, registry, lifecycle })
+        base.serve(admin, Vec::new());
+        let (edge, admin) = (edge_address, admin_address);
+        Ok(Self { edge, admin, admin_api, fleet, routing, registry, lifecycle })
     }
 
     /// Where clients connect.
@@ -101,6 +104,11 @@ impl Gateway {
     /// Where operators connect.
     pub fn admin(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// Where the admin API is served, if anybody may use it.
+    pub fn admin_api(&self) -> Option<SocketAddr> {
+        self.admin_api
     }
 
     /// The backends as telemetry sees them.
@@ -152,7 +160,9 @@ impl Gateway {
 
     /// What is left to do with it by whoever runs the process.
     pub fn into_started(self) -> Started {
-        Started { lifecycle: self.lifecycle, registry: self.registry }
+        let mut ports = vec![("edge", self.edge), ("admin", self.admin)];
+        ports.extend(self.admin_api.map(|address| ("admin_api", address)));
+        Started { lifecycle: self.lifecycle, registry: self.registry, ports }
     }
 
     /// Drains: no new connections, open streams go on for `limit` at most.
