@@ -6,6 +6,7 @@
 //! [`sections`], what makes a process a
 //! member of a region in [`region`].
 
+mod descriptors;
 mod program;
 pub mod region;
 pub mod sections;

@@ -179,6 +179,7 @@ fn serve<P: Program>(config: P::Config) -> ExitCode {
 async fn serve_until_signal<P: Program>(config: P::Config) -> anyhow::Result<ShutdownOutcome> {
     let logs = instrumentation::init_logs(P::log(&config))?;
     lifecycle::log_panics();
+    crate::descriptors::raise_limit();
     let drain_timeout = P::drain_timeout(&config);
     let Started { lifecycle, registry, .. } = P::start(config).await?;
     logs.register(&registry)?;

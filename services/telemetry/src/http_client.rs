@@ -1,6 +1,7 @@
 //! Short requests to one engine: bounded in time and in bytes.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::Notify;
 
 use crate::Error;
 use crate::config::BackendConfig;
@@ -21,6 +23,9 @@ const IDLE: Duration = Duration::from_secs(4);
 
 /// One connection serves a backend's requests in turn; a second is for when it is slow to free.
 const IDLE_CONNECTIONS: usize = 2;
+
+/// Interim answers (1xx) that are taken before a request is given up. Engines send none, or one.
+const MOST_INTERIM: usize = 16;
 
 pub(crate) type Connector = HttpsConnector<HttpConnector>;
 
@@ -206,11 +211,20 @@ impl EngineClient {
         request: Request<Full<Bytes>>,
         max_bytes: usize,
     ) -> Result<Answer, Fault> {
-        let response = self
-            .client
-            .request(request)
-            .await
-            .map_err(|e| if e.is_connect() { Fault::Connect } else { Fault::Broken })?;
+        let (mut request, flooded) = (request, Arc::new(Notify::new()));
+        let (interim, told) = (AtomicUsize::new(0), flooded.clone());
+        hyper::ext::on_informational(&mut request, move |_| {
+            if interim.fetch_add(1, Ordering::Relaxed) == MOST_INTERIM {
+                told.notify_one();
+            }
+        });
+        let answered = tokio::select! {
+            answered = self.client.request(request) => answered,
+            // The library would read on until the time limit, as fast as they come.
+            () = flooded.notified() => return Err(Fault::Broken),
+        };
+        let response =
+            answered.map_err(|e| if e.is_connect() { Fault::Connect } else { Fault::Broken })?;
         let status = response.status();
         let server = response.headers().get(SERVER).and_then(|v| v.to_str().ok());
         let server = server.map(str::to_owned);
@@ -222,5 +236,31 @@ impl EngineClient {
                 },
             )?;
         Ok(Answer { status, server, body: body.to_bytes() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::{Config, RawBackend, RawConfig};
+
+    #[tokio::test]
+    async fn a_flood_of_interim_answers_ends_the_request_and_its_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let raw = RawBackend { id: "a".into(), url, engine: None, api_key: None };
+        let config = Config::new(RawConfig::default(), vec![raw]).expect("valid");
+        let connectors = Connectors::new(Duration::from_secs(60)).expect("without TLS");
+        let client = EngineClient::new(connectors.get(false), &config.backends[0]);
+        let flood = async {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            while stream.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await.is_ok() {}
+        };
+        let limit = Duration::from_secs(3600);
+        let ((), answer) = tokio::join!(flood, client.get("/health", 100, limit));
+        assert_eq!(answer.err(), Some(Fault::Broken));
     }
 }
