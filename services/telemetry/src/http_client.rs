@@ -251,7 +251,7 @@ mod tests {
     async fn a_flood_of_interim_answers_ends_the_request_and_its_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
-        let raw = RawBackend { id: "a".into(), url, engine: None, api_key: None };
+        let raw = RawBackend { id: "a".into(), url, engine: None, api_key: None, credential: None };
         let config = Config::new(RawConfig::default(), vec![raw]).expect("valid");
         let connectors = Connectors::new(Duration::from_secs(60)).expect("without TLS");
         let client = EngineClient::new(connectors.get(false), &config.backends[0]);
