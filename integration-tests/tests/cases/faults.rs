@@ -10,7 +10,7 @@ use integration_tests::scripted::{
 };
 use integration_tests::wait::{PATIENCE, eventually};
 
-use crate::before;
+use crate::{TIE, before};
 
 #[tokio::test]
 async fn a_stream_that_breaks_is_told_counted_and_held_against_its_engine() {
@@ -104,7 +104,8 @@ async fn mixed(client: &Client, count: usize) -> (usize, usize, usize) {
     seen
 }
 
-const IMPATIENT: &str = "[edge.timeouts]\nconnect = \"200ms\"\nfirst_token = \"200ms\"\nidle = \"200ms\"\ntotal = \"400ms\"";
+const IMPATIENT: &str =
+    "[edge.timeouts]\nconnect = \"500ms\"\nfirst_token = \"1s\"\nidle = \"1s\"\ntotal = \"4s\"";
 
 #[tokio::test]
 async fn an_engine_that_takes_connections_and_says_nothing_holds_up_nobody() {
@@ -113,7 +114,7 @@ async fn an_engine_that_takes_connections_and_says_nothing_holds_up_nobody() {
     for engine in [&silent, &good] {
         engine.answer_by(short);
     }
-    let cluster = before(&[&silent, &good]).config(IMPATIENT).build().await;
+    let cluster = before(&[&silent, &good]).config(IMPATIENT).config(TIE).build().await;
     let client = cluster.client();
     // Prefixes of both.
     assert_eq!(mixed(&client, 40).await, (40, 0, 0));
@@ -145,6 +146,7 @@ async fn an_address_that_swallows_connections_is_passed_over() {
     doomed.answer_by(short);
     let cluster = before(&[&doomed, &good])
         .config(IMPATIENT)
+        .config(TIE)
         // No prober is to notice it first.
         .config("[telemetry]\nprobe_interval = \"1h\"\nmetrics_interval = \"1h\"")
         .build()
@@ -179,7 +181,7 @@ async fn an_address_that_swallows_connections_is_passed_over() {
 #[tokio::test]
 async fn an_engine_whose_core_is_dead_is_taken_out_whatever_its_probes_say() {
     for (fault, may_break) in [("status=500", 0), ("silent", 0), ("stall-after=3", 4)] {
-        let cluster = Cluster::builder().engines(2).config(IMPATIENT).build().await;
+        let cluster = Cluster::builder().engines(2).config(IMPATIENT).config(TIE).build().await;
         let client = cluster.client();
         for number in 0..10 {
             client.chat(chat(&document(number, 100), 6, true)).await;

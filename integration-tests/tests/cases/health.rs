@@ -6,7 +6,7 @@ use integration_tests::scenarios::{chat, document};
 use integration_tests::scripted::{ScriptedEngine, short};
 use integration_tests::wait::{PATIENCE, eventually};
 
-use crate::before;
+use crate::{TIE, before};
 
 async fn await_state(cluster: &Cluster, backend: &str, state: BackendState) {
     let reached = || async { cluster.published(backend).is_some_and(|(now, _)| now == state) };
@@ -15,9 +15,7 @@ async fn await_state(cluster: &Cluster, backend: &str, state: BackendState) {
 
 #[tokio::test]
 async fn an_engine_that_was_gone_for_long_comes_back_cold_after_two_good_probes() {
-    // However unevenly this machine lets them compute, neither is to be taken as the faster one.
-    let tie = "[router]\ntie_margin_seconds = 10.0";
-    let mut cluster = Cluster::builder().engines(2).config(tie).build().await;
+    let mut cluster = Cluster::builder().engines(2).config(TIE).build().await;
     let client = cluster.client();
     let text = document(1, 300);
     let home = client.chat(chat(&text, 1, true)).await.backend().to_owned();
@@ -56,8 +54,7 @@ async fn an_engine_that_is_loading_is_sent_nothing_until_its_probes_are_good() {
     }
     loading.set_health(503);
     let address = loading.url().trim_start_matches("http://").parse().unwrap();
-    let tie = "[router]\ntie_margin_seconds = 10.0";
-    let cluster = before(&[&ready]).absent_backend("loading", address).config(tie).build().await;
+    let cluster = before(&[&ready]).absent_backend("loading", address).config(TIE).build().await;
     let client = cluster.client();
     for n in 0..30 {
         let reply = client.chat(chat(&format!("Cold {n}"), 1, n % 2 == 0)).await;

@@ -32,7 +32,10 @@ fn before(engines: &[&ScriptedEngine]) -> ClusterBuilder {
 
 /// At which what is warm is far ahead of what is cold, however unevenly a busy machine lets
 /// engines compute.
-const SLOW_PREFILL: f64 = 3000.0;
+const SLOW_PREFILL: f64 = 1500.0;
+
+/// However unevenly it lets them answer, they are to be taken as equally fast.
+const TIE: &str = "[router]\ntie_margin_seconds = 10.0";
 
 /// Doubles that no cluster was told of, with the names and addresses under which it may be.
 async fn doubles(count: usize) -> (Vec<DoubleHandle>, Vec<(&'static str, String)>) {

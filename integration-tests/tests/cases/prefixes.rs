@@ -67,7 +67,7 @@ async fn adapters_and_salts_share_no_prefix() {
     let adapters = |_, double: warmpath::double::Double| {
         double.adapter("one").adapter("two").prefill_tokens_per_second(crate::SLOW_PREFILL)
     };
-    let cluster = Cluster::builder().double(adapters).build().await;
+    let cluster = Cluster::builder().double(adapters).config(crate::TIE).build().await;
     for model in [MODEL, "one", "two"] {
         for salt in [None, Some("t1"), Some("t2")] {
             let messages = json!([{"role": "user", "content": document(1, 240)}]);

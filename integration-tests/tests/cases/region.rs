@@ -30,7 +30,7 @@ async fn engines(count: usize) -> Vec<ScriptedEngine> {
 async fn a_removal_missed_during_a_cut_is_made_up_for_as_soon_as_the_line_is_back() {
     let engines = engines(4).await;
     let backends = [("a", engines[0].url()), ("b", engines[1].url())];
-    let limit = "[edge.timeouts]\nfirst_token = \"300ms\"";
+    let limit = "[edge.timeouts]\nfirst_token = \"1s\"";
     let region = Region::start(1, 1, &backends, limit).await;
     let client = region.client(0);
     let choice = |names: &'static [&str]| {

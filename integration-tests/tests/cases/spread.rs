@@ -10,10 +10,7 @@ use integration_tests::scripted::{
 };
 use integration_tests::wait::{PATIENCE, eventually};
 
-use crate::before;
-
-/// However unevenly this machine lets engines answer, they are to be taken as equally fast.
-const TIE: &str = "[router]\ntie_margin_seconds = 10.0";
+use crate::{TIE, before};
 
 /// Asks so many unlike things, one after the other; who answered how many.
 async fn cold(client: &Client, count: usize) -> BTreeMap<String, usize> {
@@ -245,7 +242,7 @@ async fn a_burst_does_not_follow_a_stale_reading_to_one_engine() {
             engine.set_metrics(stale_page(u32::from(n > 0)));
         }
         let all: Vec<&ScriptedEngine> = engines.iter().collect();
-        let cluster = before(&all).build().await;
+        let cluster = before(&all).config(TIE).build().await;
         let client = cluster.client();
         let burst = (0..64).map(|n| {
             let client = client.clone();
