@@ -182,6 +182,12 @@ fn complete() -> RawConfig {
             idle: Some(settings::HumanDuration::from_secs(1)),
             total: Some(settings::HumanDuration::from_secs(1)),
         }],
+        traces: edge::RawTraces {
+            endpoint: Some("http://127.0.0.1:4317".to_owned()),
+            sample_ratio: Some(1.0),
+            ca: Some("a".into()),
+            ..edge::RawTraces::default()
+        },
         ..edge::RawConfig::default()
     };
     RawConfig {

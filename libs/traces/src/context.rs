@@ -121,6 +121,6 @@ mod tests {
             parent.state.header()
         };
         assert_eq!(state("a=1,b=2"), "a=1,b=2");
-        assert_eq!(state("=,=="), "");
+        assert_eq!(state("no member"), "");
     }
 }

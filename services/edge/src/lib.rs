@@ -68,3 +68,4 @@ pub use config::{
 pub use error::Error;
 pub use guard::{Policy, RawFields};
 pub use service::{Deps, Service};
+pub use traces::RawConfig as RawTraces;
