@@ -19,6 +19,13 @@ async fn an_engine_that_was_gone_for_long_comes_back_cold_after_two_good_probes(
     let client = cluster.client();
     let text = document(1, 300);
     let home = client.chat(chat(&text, 1, true)).await.backend().to_owned();
+    // A process is told from the one before by its start, to the second, or by counters that fell:
+    // this one is back within the second, so its counters must have been seen.
+    let worked = || async {
+        let name = "warmpath_telemetry_engine_queried_tokens_total";
+        cluster.metrics().await.sum(name, &[("backend", &home)]) > 0.0
+    };
+    eventually(PATIENCE, "the engine's counters", worked).await;
     cluster.kill(&home).await;
     await_state(&cluster, &home, BackendState::Down).await;
     // Far longer than it took to be taken out.
