@@ -1,23 +1,13 @@
 //! The learned ceiling of running requests.
 
+use super::foreign::reading;
 use super::*;
-
-fn reading(seconds: u32, running: u32, waiting: u32) -> LoadSample {
-    LoadSample {
-        at: at(f64::from(seconds)),
-        running,
-        waiting,
-        kv_usage: None,
-        preemptions: None,
-        prefix_cache: None,
-        prefills: None,
-    }
-}
 
 fn after(readings: &[(u32, u32)]) -> LoadBook {
     let mut book = LoadBook::new();
     for (second, (running, waiting)) in (0..).zip(readings) {
-        book.observe_load(&reading(second, *running, *waiting), at(f64::from(second)));
+        let second = f64::from(second);
+        book.observe_load(&reading(second, *running, *waiting), at(second));
     }
     book
 }

@@ -4,7 +4,7 @@ use domain::LoadSample;
 
 use super::*;
 
-fn reading(seconds: f64, running: u32, waiting: u32) -> LoadSample {
+pub(super) fn reading(seconds: f64, running: u32, waiting: u32) -> LoadSample {
     LoadSample {
         at: at(seconds),
         running,
