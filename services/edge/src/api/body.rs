@@ -76,7 +76,7 @@ pub(super) async fn read(
 }
 
 /// How fast a body must come.
-struct Pace {
+pub(super) struct Pace {
     limit: Duration,
     whole_by: Moment,
     /// When the next [`PROGRESS_BYTES`] must be there, counted from so many.
@@ -85,16 +85,16 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(limit: Duration) -> Self {
+    pub(super) fn new(limit: Duration) -> Self {
         let now = lifecycle::monotonic();
         Self { limit, whole_by: now + limit * WHOLE, next_by: now + limit, from: 0 }
     }
 
-    fn left(&self) -> Duration {
+    pub(super) fn left(&self) -> Duration {
         self.next_by.min(self.whole_by) - lifecycle::monotonic()
     }
 
-    fn came(&mut self, length: usize) {
+    pub(super) fn came(&mut self, length: usize) {
         if length - self.from >= PROGRESS_BYTES {
             self.from = length;
             self.next_by = lifecycle::monotonic() + self.limit;

@@ -55,12 +55,14 @@ pub(super) async fn read(
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let scanner = FormScanner::new(kind).ok_or_else(no_form)?;
     let mut reading = Reading { held: VecDeque::new(), bytes: 0, memory: None, scanner };
+    let mut pace = body::Pace::new(gateway.timeouts.body);
     while let Some(incoming) = body {
-        let next = timeout(gateway.timeouts.body, incoming.frame()).await;
+        let next = timeout(pace.left(), incoming.frame()).await;
         let Some(frame) = next.map_err(|_| refuse(BodyFault::TooSlow))? else { break };
         let frame = frame.map_err(|_| refuse(BodyFault::Cut))?;
         let Ok(piece) = frame.into_data() else { continue };
         reading.take(piece, gateway, limit).map_err(|fault| fault.refusal(limit))?;
+        pace.came(reading.bytes);
         if reading.bytes >= LOOK_AHEAD_BYTES
             && let Some(model) = reading.scanner.model().cloned()
             && let Some(rest) = body.take()

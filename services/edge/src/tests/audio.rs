@@ -194,6 +194,35 @@ async fn a_client_that_stops_sending_its_form_is_told_so() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_form_that_drips_before_its_model_is_given_up() {
+    let engine = Engine::start("e", ok()).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut client = TcpStream::connect(bed.client.address).await.unwrap();
+    let (mut reading, mut writing) = client.split();
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: {PLAIN}\r\ncontent-length: 3000000\r\n\r\n"
+    );
+    writing
+        .write_all(&[head.as_bytes(), &file(&sound(800_000))[..700_000]].concat())
+        .await
+        .unwrap();
+    let started = tokio::time::Instant::now();
+    let dripping = async {
+        while writing.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        () = dripping => {}
+        _ = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut answer) => {}
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+    assert!(started.elapsed() < std::time::Duration::from_secs(35), "{:?}", started.elapsed());
+    bed.assert_idle().await;
+}
+
 #[tokio::test]
 async fn a_client_that_goes_away_while_it_sends_frees_the_engine() {
     let engine = Engine::start("e", ok()).await;
