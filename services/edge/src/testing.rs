@@ -17,7 +17,7 @@ use settings::Redacted;
 use tokenization::ModelFolder;
 
 pub(crate) use self::client::{Client, Reply, read_reply, request_bytes};
-pub(crate) use self::engine::{Engine, Step, answer, event, events, sse};
+pub(crate) use self::engine::{Engine, Step, answer, event, events, part, sse};
 pub(crate) use self::router::Router;
 use crate::config::{Config, Keys, RawAuth, RawConfig, RawKey, RawTenant};
 use crate::gateway::Gateway;

@@ -6,6 +6,7 @@ mod answers;
 mod audio;
 mod cancel;
 mod failover;
+mod faults;
 mod feed;
 mod guard;
 mod interrupted;

@@ -32,6 +32,24 @@ impl Reply {
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
+
+    /// The answer in all that came over a connection that has ended; `None` if not even its head
+    /// is there. It is whole only if nothing comes after its end.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_at_checked(memchr::memmem::find(bytes, b"\r\n\r\n")? + 4)?;
+        let head = String::from_utf8_lossy(head).into_owned();
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let mut reply = Reply { status, head, body: Vec::new(), whole: false };
+        let length = reply.header("content-length").map(|length| length.parse().ok());
+        (reply.body, reply.whole) = match length {
+            Some(length) => (rest.to_vec(), length == Some(rest.len())),
+            None => match dechunked(rest) {
+                Ok(body) => (body, rest.ends_with(b"\r\n0\r\n\r\n") || rest == b"0\r\n\r\n"),
+                Err(part) => (part, false),
+            },
+        };
+        Some(reply)
+    }
 }
 
 impl Client {

@@ -24,6 +24,8 @@ pub(crate) enum Step {
     Reset,
     /// Ends the connection in good order.
     Close,
+    /// Ends its own direction in good order, and reads until the other side closes as well.
+    EndWrites,
     /// Reads until the other side closes.
     AwaitClose,
     /// Writes back what it reads until then.
@@ -44,6 +46,8 @@ struct State {
     /// Connections accepted, and those that have ended.
     accepted: usize,
     ended: usize,
+    /// Requests whose scripts have not ended.
+    working: usize,
 }
 
 /// A request as it came.
@@ -109,6 +113,17 @@ impl Engine {
         self.state.lock().accepted
     }
 
+    /// Connections open now.
+    pub(crate) fn open(&self) -> usize {
+        let state = self.state.lock();
+        state.accepted - state.ended
+    }
+
+    /// Requests that it is at work on.
+    pub(crate) fn working(&self) -> usize {
+        self.state.lock().working
+    }
+
     /// Waits until so many requests have been read.
     pub(crate) async fn await_requests(&self, count: usize) {
         eventually("the engine was not asked", || self.state.lock().requests.len() >= count).await;
@@ -121,11 +136,7 @@ impl Engine {
 
     /// Waits until only so many connections are open.
     pub(crate) async fn await_all_closed_but(&self, open: usize) {
-        eventually("a connection to the engine is open", || {
-            let state = self.state.lock();
-            state.accepted - state.ended == open
-        })
-        .await;
+        eventually("a connection to the engine is open", || self.open() == open).await;
     }
 }
 
@@ -151,37 +162,57 @@ async fn serve(mut stream: TcpStream, state: &Mutex<State>) {
         let script = {
             let mut state = state.lock();
             state.requests.push(request);
+            state.working += 1;
             match state.scripts.len() {
                 1 => state.scripts.front().cloned(),
                 _ => state.scripts.pop_front(),
             }
         };
-        for step in script.unwrap_or_default() {
-            match step {
-                Step::Send(bytes) => {
-                    if stream.write_all(&bytes).await.is_err() {
-                        return;
-                    }
+        let goes_on = play(&mut stream, script.unwrap_or_default()).await;
+        state.lock().working -= 1;
+        if !goes_on {
+            return;
+        }
+    }
+}
+
+/// Whether the connection serves on.
+async fn play(stream: &mut TcpStream, script: Vec<Step>) -> bool {
+    for step in script {
+        match step {
+            Step::Send(bytes) => {
+                if stream.write_all(&bytes).await.is_err() {
+                    return false;
                 }
-                Step::Pause(time) => tokio::time::sleep(time).await,
-                Step::Reset => {
-                    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
-                    return;
-                }
-                Step::Close => return,
-                Step::Echo => {
-                    let (mut from, mut to) = stream.split();
-                    let _ = tokio::io::copy(&mut from, &mut to).await;
-                    return;
-                }
-                Step::AwaitClose => {
-                    let mut rest = [0; 1024];
-                    while stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
-                    return;
-                }
+            }
+            Step::Pause(time) => tokio::time::sleep(time).await,
+            Step::Reset => {
+                SockRef::from(&*stream).set_linger(Some(Duration::ZERO)).unwrap();
+                return false;
+            }
+            Step::Close => return false,
+            Step::Echo => {
+                let (mut from, mut to) = stream.split();
+                let _ = tokio::io::copy(&mut from, &mut to).await;
+                return false;
+            }
+            Step::EndWrites => {
+                let _ = stream.shutdown().await;
+                read_to_end(stream).await;
+                return false;
+            }
+            Step::AwaitClose => {
+                read_to_end(stream).await;
+                return false;
             }
         }
     }
+    true
+}
+
+async fn read_to_end(stream: &mut TcpStream) {
+    let mut rest = [0; 1024];
+    while stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
 }
 
 async fn read_request(stream: &mut TcpStream) -> Option<Request> {
@@ -221,11 +252,20 @@ pub(crate) fn sse() -> Step {
 
 /// Part of a stream, as one chunk.
 pub(crate) fn event(text: &str) -> Step {
-    Step::Send(format!("{:x}\r\n{text}\r\n", text.len()).into_bytes())
+    part(text.as_bytes())
+}
+
+/// The same of bytes that are no text by themselves.
+pub(crate) fn part(bytes: &[u8]) -> Step {
+    Step::Send([format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat())
+}
+
+/// The end of a stream in chunks.
+fn end() -> Step {
+    Step::Send(b"0\r\n\r\n".to_vec())
 }
 
 /// A whole stream that ends in good order.
 pub(crate) fn events(parts: &[&str]) -> Vec<Step> {
-    let end = Step::Send(b"0\r\n\r\n".to_vec());
-    std::iter::once(sse()).chain(parts.iter().map(|p| event(p))).chain([end]).collect()
+    std::iter::once(sse()).chain(parts.iter().map(|p| event(p))).chain([end()]).collect()
 }
