@@ -197,6 +197,7 @@ fn complete() -> RawConfig {
             eviction_weight: Some(1.0),
             tie_margin_fraction: Some(0.02),
             tie_margin_seconds: Some(0.002),
+            recovery_in_flight: Some(4),
         },
         region: RawRegion { secret: secret(), ..RawRegion::default() },
         backends: vec![telemetry::RawBackend {

@@ -147,9 +147,10 @@ fn report(lease: LeaseId) -> impl Strategy<Value = What> {
             });
             What::Report { report: Report::Finished { lease, usage, output_keys }, blocks: 0 }
         }),
-        (0..FailureClass::ALL.len()).prop_map(move |class| What::Report {
-            report: Report::Failed { lease, class: FailureClass::ALL[class] },
-            blocks: 0,
+        (0..FailureClass::ALL.len(), option::of(any::<u32>())).prop_map(move |(class, millis)| {
+            let retry_after = millis.map(|millis| Duration::from_millis(millis.into()));
+            let class = FailureClass::ALL[class];
+            What::Report { report: Report::Failed { lease, class, retry_after }, blocks: 0 }
         }),
         Just(What::Report { report: Report::Cancelled { lease }, blocks: 0 }),
         self::lease().prop_map(What::Moved),

@@ -109,10 +109,24 @@ fn a_failure_of_a_class_that_is_not_known_speaks_against_nobody() {
     let Some(Kind::Report(mut report)) = frame.messages[0].kind.clone() else { panic!() };
     report.kind = Some(proto::routing::v1::report::Kind::Failed(proto::routing::v1::Failed {
         class: "of_a_newer_version".to_owned(),
+        retry_after_millis: None,
     }));
     let reported = Reported::try_from(report).unwrap();
     let proto::What::Report { report: Report::Failed { class, .. }, .. } = reported.what else {
         panic!("not a failure");
     };
     assert!(!class.counts_against_backend());
+}
+
+#[test]
+fn when_a_full_engine_wants_to_be_asked_again_is_read_where_it_is_told() {
+    let told = ["failed", "full"].map(|name| {
+        let frame = EdgeFrame::decode(&recorded(name)[..]).unwrap();
+        let Some(Kind::Report(report)) = frame.messages[0].kind.clone() else { panic!() };
+        match Reported::try_from(report).unwrap().what {
+            proto::What::Report { report: Report::Failed { retry_after, .. }, .. } => retry_after,
+            _ => panic!("not a failure"),
+        }
+    });
+    assert_eq!(told, [None, Some(std::time::Duration::from_secs(2))]);
 }

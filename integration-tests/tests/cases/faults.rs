@@ -6,7 +6,7 @@ use integration_tests::client::Client;
 use integration_tests::cluster::Cluster;
 use integration_tests::scenarios::{chat, document};
 use integration_tests::scripted::{
-    DONE, ROLE, ScriptedEngine, Step, part, short, stream_end, stream_head, token,
+    DONE, ROLE, ScriptedEngine, Step, answer, part, short, stream_end, stream_head, token,
 };
 use integration_tests::wait::{PATIENCE, eventually};
 
@@ -85,6 +85,28 @@ async fn an_answer_is_of_one_engine_whatever_came_before_its_first_token() {
             cluster.stop().await;
         }
     }
+}
+
+#[tokio::test]
+async fn an_engine_that_says_for_how_long_it_is_full_is_left_alone_until_then() {
+    let busy = Step::Send(answer("503 Service Unavailable", "retry-after: 50\r\n", b"").into());
+    let engines = [ScriptedEngine::with(vec![busy]).await, ScriptedEngine::with(Vec::new()).await];
+    engines[1].answer_by(short);
+    let cluster = before(&engines.each_ref()).config(TIE).build().await;
+    let client = cluster.client();
+    assert_eq!(mixed(&client, 40).await, (40, 0, 0));
+    assert_eq!(engines[0].asked_count(), 1);
+    let metrics = cluster.metrics().await;
+    assert_eq!(metrics.sum("warmpath_router_ejections_total", &[]), 0.0);
+    // Where all say so, the answer is one of theirs.
+    let busy = Step::Send(answer("429 Too Many Requests", "retry-after: 55\r\n", b"").into());
+    engines[1].answer_by(move |_| vec![busy.clone()]);
+    for (n, wait) in ["50", "55", "55"].into_iter().enumerate() {
+        let reply = client.chat(chat(&document(n as u64, 40), 2, true)).await;
+        assert_eq!(reply.header("retry-after"), wait, "{n}: the last that was asked");
+    }
+    cluster.assert_idle().await;
+    cluster.stop().await;
 }
 
 /// Sends so many unlike requests, every other one streaming; how many were whole, began and

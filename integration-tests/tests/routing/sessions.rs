@@ -398,7 +398,11 @@ async fn without_a_router_a_failed_attempt_goes_to_the_next_that_was_ranked() {
     edge.connected(2).await;
     let first = edge.route(route(1)).await.unwrap();
     region.routers[0].kill();
-    edge.client.report(Report::Failed { lease: first.lease, class: FailureClass::Connection });
+    edge.client.report(Report::Failed {
+        lease: first.lease,
+        class: FailureClass::Connection,
+        retry_after: None,
+    });
     let mut excluded = vec![first.chosen.rank.clone()];
     for (attempt, expected) in first.others.iter().enumerate() {
         let again = Route {
@@ -409,7 +413,11 @@ async fn without_a_router_a_failed_attempt_goes_to_the_next_that_was_ranked() {
         };
         let decision = edge.route(again).await.unwrap();
         assert_eq!(decision.chosen, *expected);
-        let failed = Report::Failed { lease: decision.lease, class: FailureClass::ServerError };
+        let failed = Report::Failed {
+            lease: decision.lease,
+            class: FailureClass::ServerError,
+            retry_after: None,
+        };
         edge.client.report(failed);
         excluded.push(decision.chosen.rank);
     }

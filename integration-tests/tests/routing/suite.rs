@@ -36,7 +36,7 @@ pub(crate) async fn every_way_of_ending_releases_the_booking(rig: &Rig) {
         let lease = rig.route(route(end)).await.unwrap().lease;
         rig.client.report(match end {
             0 => finished(lease),
-            1 => Report::Failed { lease, class: FailureClass::BackPressure },
+            1 => Report::Failed { lease, class: FailureClass::BackPressure, retry_after: None },
             _ => Report::Cancelled { lease },
         });
         rig.series.reaches("the booking is released", |s| s.leases() == 0.0).await;
@@ -91,7 +91,11 @@ pub(crate) async fn excluded_ranks_are_not_chosen(rig: &Rig) {
 
 pub(crate) async fn a_failed_attempt_counts_no_more_when_the_next_is_asked(rig: &Rig) {
     let first = rig.route(route(4)).await.unwrap();
-    rig.client.report(Report::Failed { lease: first.lease, class: FailureClass::Connection });
+    rig.client.report(Report::Failed {
+        lease: first.lease,
+        class: FailureClass::Connection,
+        retry_after: None,
+    });
     let again = Route {
         attempt: 1,
         excluded: vec![first.chosen.rank.clone()],

@@ -293,6 +293,8 @@ pub enum Report {
         lease: LeaseId,
         /// How.
         class: FailureClass,
+        /// How long the engine wants to be left alone, where it is full and said so.
+        retry_after: Option<Duration>,
     },
     /// The client went away.
     Cancelled {

@@ -213,7 +213,6 @@ impl v1::Rejected {
 impl From<v1::Rejected> for Rejected {
     fn from(wire: v1::Rejected) -> Self {
         let reason = RejectReason::ALL.into_iter().find(|reason| reason.as_str() == wire.reason);
-        let wait = |millis: u32| Duration::from_millis(millis.into());
         Self {
             reason: reason.unwrap_or(RejectReason::NotTaken),
             retry_after: wire.retry_after_millis.map(wait),
@@ -246,9 +245,10 @@ fn report_kind(report: &Report, blocks: u32) -> Kind {
             }),
             output_keys: output_keys.iter().map(Into::into).collect(),
         }),
-        Report::Failed { class, .. } => {
-            Kind::Failed(v1::Failed { class: class.as_str().to_owned() })
-        }
+        Report::Failed { class, retry_after, .. } => Kind::Failed(v1::Failed {
+            class: class.as_str().to_owned(),
+            retry_after_millis: retry_after.map(millis),
+        }),
         Report::Cancelled { .. } => Kind::Cancelled(v1::Cancelled {}),
     }
 }
@@ -279,7 +279,8 @@ impl TryFrom<v1::Report> for Reported {
                 let class = FailureClass::ALL.into_iter().find(|c| c.as_str() == failed.class);
                 // A class that is newer than this code speaks against nobody.
                 let class = class.unwrap_or(FailureClass::ClientError);
-                ended(Report::Failed { lease, class })
+                let retry_after = failed.retry_after_millis.map(wait);
+                ended(Report::Failed { lease, class, retry_after })
             }
             Kind::Cancelled(v1::Cancelled {}) => ended(Report::Cancelled { lease }),
             Kind::Moved(moved) => What::Moved(present("moved.lease", moved.lease)?.try_into()?),
@@ -365,6 +366,10 @@ fn numbers(leases: &[LeaseId]) -> Vec<u64> {
 
 fn leases(numbers: Vec<u64>) -> Vec<LeaseId> {
     numbers.into_iter().map(LeaseId).collect()
+}
+
+fn wait(millis: u32) -> Duration {
+    Duration::from_millis(millis.into())
 }
 
 fn millis(time: Duration) -> u32 {

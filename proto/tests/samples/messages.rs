@@ -120,7 +120,8 @@ pub(crate) fn edge_frames() -> Vec<(&'static str, EdgeFrame)> {
         pending: vec![8],
     };
     let finished = Finished { usage: Some(usage), output_keys: vec![keys()] };
-    let failed = Failed { class: "back_pressure".to_owned() };
+    let failed = Failed { class: "back_pressure".to_owned(), retry_after_millis: None };
+    let full = Failed { retry_after_millis: Some(2000), ..failed.clone() };
     let kinds = vec![
         ("hello", edge_message::Kind::Hello(hello)),
         ("route", edge_message::Kind::Route(route())),
@@ -128,6 +129,7 @@ pub(crate) fn edge_frames() -> Vec<(&'static str, EdgeFrame)> {
         ("progress", report(report::Kind::Progress(Progress { generated: 20, blocks: 5 }))),
         ("finished", report(report::Kind::Finished(finished))),
         ("failed", report(report::Kind::Failed(failed))),
+        ("full", report(report::Kind::Failed(full))),
         ("cancelled", report(report::Kind::Cancelled(Cancelled {}))),
         ("moved", report(report::Kind::Moved(Moved { lease: Some(lease()) }))),
         ("audit", edge_message::Kind::Audit(audit)),

@@ -13,6 +13,7 @@ use crate::aliases::{Alias, Aliases};
 use crate::auth::{KeySource, Keyring};
 use crate::endpoint::Endpoint;
 use crate::guard::{Policies, RawFields};
+use crate::retries::{RawRetryBudget, RetryTerms};
 use crate::tenant::TenantSpec;
 use crate::terms::{Exception, Terms};
 
@@ -45,6 +46,8 @@ pub struct RawConfig {
     pub max_connections: u32,
     /// Ranks that one request is tried on, the first included.
     pub max_attempts: u32,
+    /// How often the requests of a pool are tried again, all together.
+    pub retry_budget: RawRetryBudget,
     /// How long a request waits while no backend of its model is ready, as when the only one is
     /// being replaced. Zero: it is refused at once.
     pub backend_wait: HumanDuration,
@@ -113,6 +116,7 @@ impl Default for RawConfig {
             body_memory_bytes: BODY_MEMORY_BYTES,
             max_connections: MAX_CONNECTIONS,
             max_attempts: MAX_ATTEMPTS,
+            retry_budget: RawRetryBudget::default(),
             backend_wait: HumanDuration::from_secs(0),
             drain_notice: DRAIN_NOTICE,
             timeouts: RawTimeouts::default(),
@@ -247,6 +251,7 @@ pub struct Config {
     pub(crate) body_memory_bytes: usize,
     pub(crate) max_connections: usize,
     pub(crate) max_attempts: usize,
+    pub(crate) retry_budget: RetryTerms,
     pub(crate) backend_wait: Duration,
     pub(crate) drain_notice: Duration,
     pub(crate) drain_limit: Option<Duration>,
@@ -287,6 +292,7 @@ impl Config {
             body_memory_bytes: body_memory(&edge)?,
             max_connections: at_least_one(edge.max_connections.into(), "edge.max_connections")?,
             max_attempts: at_least_one(edge.max_attempts.into(), "edge.max_attempts")?,
+            retry_budget: edge.retry_budget.check()?,
             backend_wait: edge.backend_wait.get(),
             drain_notice: edge.drain_notice.get(),
             drain_limit: None,

@@ -12,6 +12,7 @@ use tokenization::{KeySpace, ModelFolder};
 
 use crate::engine_keys::{BackendKeys, EngineKeys};
 use crate::metrics::{Families, ModelMetrics, OTHER_MODEL};
+use crate::retries::{RetryBudget, RetryBudgets};
 
 /// Models that get metric labels of their own, over the life of a process. Adapters come and
 /// go by name; without a cap their series would add up.
@@ -29,6 +30,8 @@ pub(crate) struct ModelView {
     /// Whether some backend's cache is indexed by text.
     pub(crate) by_text: bool,
     pub(crate) metrics: Arc<ModelMetrics>,
+    /// How often requests of its pool may be tried again.
+    pub(crate) retries: Arc<RetryBudget>,
     /// The engine's own listing of it, from the first backend that has it.
     pub(crate) listing: Arc<str>,
 }
@@ -75,6 +78,7 @@ pub(crate) struct FleetWatch {
     keys: EngineKeys,
     families: Families,
     other: Arc<ModelMetrics>,
+    budgets: RetryBudgets,
     metrics: Mutex<HashMap<ModelId, Arc<ModelMetrics>>>,
     current: ArcSwap<FleetView>,
 }
@@ -84,7 +88,7 @@ impl FleetWatch {
         fleet: &Fleet,
         folders: HashMap<ModelId, Arc<ModelFolder>>,
         keys: EngineKeys,
-        families: Families,
+        (families, budgets): (Families, RetryBudgets),
     ) -> Self {
         let empty =
             FleetView { models: HashMap::new(), order: Vec::new(), keys: BackendKeys::new() };
@@ -93,6 +97,7 @@ impl FleetWatch {
             keys,
             other: ModelMetrics::new(&families, OTHER_MODEL),
             families,
+            budgets,
             metrics: Mutex::default(),
             current: ArcSwap::from_pointee(empty),
         };
@@ -102,6 +107,11 @@ impl FleetWatch {
 
     pub(crate) fn current(&self) -> Arc<FleetView> {
         self.current.load_full()
+    }
+
+    /// The retry budget of models that no ready backend serves.
+    pub(crate) fn other_retries(&self) -> &Arc<RetryBudget> {
+        self.budgets.others()
     }
 
     /// The series of models that no backend lists.
@@ -137,6 +147,7 @@ impl FleetWatch {
             token_units: Vec::new(),
             by_text: false,
             metrics: self.metrics_of(&served.id),
+            retries: self.budgets.of(base.map_or(&served.id, |base| &base.model)),
             listing: Arc::clone(&served.listing),
         }
     }

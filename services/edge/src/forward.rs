@@ -26,6 +26,7 @@ use crate::payload::Payload;
 use crate::prepare::Prepared;
 use crate::record::Record;
 use crate::refusal::{ErrorForm, Refusal};
+use crate::retries::RetryBudget;
 use crate::upstream::{Outgoing, UpstreamBody};
 
 /// An engine's answer that goes to the client.
@@ -102,6 +103,7 @@ impl<'a> Forward<'a> {
     pub(crate) async fn run(mut self, record: &mut Record) -> Result<Answer, Refusal> {
         self.timeouts = self.gateway.terms.timeouts(record.endpoint, &self.prepared.model);
         self.body_limit = self.gateway.terms.body_limit_bytes(record.endpoint);
+        let budget = self.budget();
         // A request that does not stream has one limit over all attempts.
         let whole_by = lifecycle::monotonic() + self.timeouts.total;
         for attempt in 0..u32::try_from(self.gateway.max_attempts).unwrap_or(u32::MAX) {
@@ -110,13 +112,20 @@ impl<'a> Forward<'a> {
             }
             let route = self.route(attempt, record);
             let asked = lifecycle::monotonic();
+            let Some(turn) = budget.turn(attempt, asked) else {
+                record.deny_retry();
+                break;
+            };
             let answer = self.gateway.routing.route(route).await;
             if let Some(trace) = &record.trace {
                 trace.routed(asked, &answer);
             }
             let decision = match answer {
                 Ok(decision) => decision,
-                Err(rejected) => return self.give_up(Some(&rejected), record),
+                Err(rejected) => {
+                    budget.unused(turn);
+                    return self.give_up(Some(&rejected), record);
+                }
             };
             if let Some(class) = self.fault {
                 self.gateway.families.count_retry(class);
@@ -144,6 +153,12 @@ impl<'a> Forward<'a> {
             }
         }
         self.give_up(None, record)
+    }
+
+    /// What the requests of its pool may be tried again by.
+    fn budget(&self) -> Arc<RetryBudget> {
+        let own = self.prepared.view.as_ref().map(|view| &view.retries);
+        Arc::clone(own.unwrap_or_else(|| self.gateway.fleet.other_retries()))
     }
 
     /// The client's own body broke the attempt.
@@ -277,7 +292,8 @@ impl<'a> Forward<'a> {
         );
         self.gateway.families.engine_unauthorized.inc();
         self.unauthorized = true;
-        failed(&mut lease, FailureClass::BackPressure)
+        lease.turned_away();
+        Attempt::Failed(FailureClass::BackPressure, None)
     }
 
     /// Decides by the head of an answer, and for a good one by its beginning.
@@ -307,7 +323,7 @@ impl<'a> Forward<'a> {
             }
             _ => (FailureClass::ClientError, Outcome::ClientError),
         };
-        lease.fail(class);
+        lease.refused(class, &head.headers);
         let mut exchange = Exchange::passing(body, lease, limits, outcome, now);
         exchange.release();
         let answer = Answer { head, exchange };

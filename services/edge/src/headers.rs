@@ -1,12 +1,13 @@
 //! What passes between client and engine, and what never does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use domain::RequestId;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH,
     CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, request};
 
@@ -48,6 +49,20 @@ const OWNED: [HeaderName; 10] = [
     X_DATA_PARALLEL_RANK,
     HeaderName::from_static("x-vllm-priority"),
 ];
+
+/// The longest time that an engine may ask to be left alone for: as long as a broken one is.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// How long an engine wants to be left alone: seconds, or a date (RFC 9110 section 10.2.3).
+pub(crate) fn retry_after(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let wait = match value.bytes().all(|b| b.is_ascii_digit()) {
+        // What is no number of 64 bits for its length is long enough.
+        true if !value.is_empty() => Duration::from_secs(value.parse().unwrap_or(u64::MAX)),
+        _ => httpdate::parse_http_date(value).ok()?.duration_since(wall).unwrap_or_default(),
+    };
+    Some(wait.min(MAX_RETRY_AFTER))
+}
 
 /// The headers of a request to an engine, but for those that differ by attempt.
 pub(crate) fn for_engine(client: &HeaderMap) -> HeaderMap {
@@ -276,5 +291,27 @@ mod tests {
         assert!(is_event_stream(&map(&[("content-type", kind), ("content-encoding", "identity")])));
         assert!(!is_event_stream(&map(&[("content-type", kind), ("content-encoding", "gzip")])));
         assert!(!is_event_stream(&map(&[("content-type", "application/json")])));
+    }
+
+    #[test]
+    fn how_long_an_engine_wants_to_be_left_alone_is_read_and_bounded() {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let read = |value: &'static str| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
+            retry_after(&headers, wall).map(|wait| wait.as_secs())
+        };
+        assert_eq!(read("7"), Some(7));
+        assert_eq!(read("0"), Some(0));
+        assert_eq!(read("3600"), Some(60));
+        assert_eq!(read("99999999999999999999999999"), Some(60));
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:47 GMT"), Some(10));
+        assert_eq!(read("Sunday, 06-Nov-94 08:49:47 GMT"), Some(10));
+        assert_eq!(read("Sun Nov  6 08:49:47 1994"), Some(10));
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:27 GMT"), Some(0), "it is past");
+        assert_eq!(read("Sun, 06 Nov 2094 08:49:37 GMT"), Some(60));
+        for none in ["", " ", "-1", "1.5", "soon", "7, 8"] {
+            assert_eq!(read(none), None, "{none}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), wall), None);
     }
 }

@@ -1,10 +1,13 @@
 //! The edge's end of a booking: exactly one closing report, on every path.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use domain::{FailureClass, LeaseId, Moment, Report, RoutingClient, Usage};
+use http::HeaderMap;
 
 use crate::answer::{Answers, Finish, PromptEnd, Text};
-use domain::{FailureClass, LeaseId, Moment, Report, RoutingClient, Usage};
+use crate::headers;
 
 /// Output tokens between two progress reports: about one block.
 const PROGRESS_TOKENS: u32 = 16;
@@ -72,7 +75,24 @@ impl Lease {
 
     /// The attempt failed.
     pub(crate) fn fail(&mut self, class: FailureClass) {
-        self.close(Report::Failed { lease: self.id, class });
+        self.close(Report::Failed { lease: self.id, class, retry_after: None });
+    }
+
+    /// As [`fail`](Self::fail) of an engine that answered with these headers: one that is full may
+    /// say for how long.
+    pub(crate) fn refused(&mut self, class: FailureClass, headers: &HeaderMap) {
+        let retry_after = match class {
+            FailureClass::BackPressure => headers::retry_after(headers, SystemTime::now()),
+            _ => None,
+        };
+        self.close(Report::Failed { lease: self.id, class, retry_after });
+    }
+
+    /// The engine does not have this edge: to the router as if it were full, but for no time, as
+    /// that says nothing of what it can take from others.
+    pub(crate) fn turned_away(&mut self) {
+        let (class, retry_after) = (FailureClass::BackPressure, Some(Duration::ZERO));
+        self.close(Report::Failed { lease: self.id, class, retry_after });
     }
 
     fn close(&mut self, report: Report) {

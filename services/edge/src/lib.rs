@@ -48,6 +48,7 @@ pub mod process;
 mod record;
 mod refusal;
 mod response;
+mod retries;
 mod server;
 mod service;
 mod stall;
@@ -67,5 +68,6 @@ pub use config::{
 };
 pub use error::Error;
 pub use guard::{Policy, RawFields};
+pub use retries::RawRetryBudget;
 pub use service::{Deps, Service};
 pub use traces::RawConfig as RawTraces;

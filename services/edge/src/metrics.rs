@@ -81,6 +81,7 @@ pub(crate) struct Families {
     delivered_cached: IntCounterVec,
     cached_untold: IntCounterVec,
     retries: IntCounterVec,
+    retries_denied: IntCounterVec,
     rejected: IntCounterVec,
     interrupted: IntCounterVec,
     /// Time in the gateway until an engine was sent the request.
@@ -155,6 +156,11 @@ impl Default for Families {
                 "Attempts that were followed by another.",
                 &["class"],
             ),
+            retries_denied: counters(
+                "retries_denied_total",
+                "Requests that were not tried again as the pool's retry budget was spent.",
+                &["model"],
+            ),
             rejected: counters("rejected_total", "Requests that the gateway refused.", &["reason"]),
             interrupted: counters(
                 "stream_interruptions_total",
@@ -197,7 +203,7 @@ impl Families {
     /// # Errors
     /// The registry has a metric of one of these names.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 22] = [
+        let all: [Box<dyn Collector>; 23] = [
             Box::new(self.cached_untold.clone()),
             Box::new(self.answers.family.clone()),
             Box::new(self.requests.clone()),
@@ -208,6 +214,7 @@ impl Families {
             Box::new(self.predicted_cached.clone()),
             Box::new(self.delivered_cached.clone()),
             Box::new(self.retries.clone()),
+            Box::new(self.retries_denied.clone()),
             Box::new(self.rejected.clone()),
             Box::new(self.interrupted.clone()),
             Box::new(self.overhead.clone()),
@@ -271,6 +278,8 @@ pub(crate) struct ModelMetrics {
     pub(crate) delivered_cached: IntCounter,
     /// Good answers that could have told cached tokens and did not.
     pub(crate) cached_untold: IntCounter,
+    /// Requests that were not tried again as the pool's budget for it was spent.
+    pub(crate) retries_denied: IntCounter,
     routes: [OnceLock<RouteMetrics>; Endpoint::COUNT],
 }
 
@@ -291,6 +300,7 @@ impl ModelMetrics {
             predicted_cached: families.predicted_cached.with_label_values(&[model]),
             delivered_cached: families.delivered_cached.with_label_values(&[model]),
             cached_untold: families.cached_untold.with_label_values(&[model]),
+            retries_denied: families.retries_denied.with_label_values(&[model]),
             routes: std::array::from_fn(|_| OnceLock::new()),
         })
     }

@@ -26,6 +26,8 @@ pub(crate) struct Record {
     pub(crate) model_metrics: Arc<ModelMetrics>,
     pub(crate) stream: bool,
     pub(crate) attempts: u32,
+    /// Another attempt was due, and the pool's budget for it was spent.
+    pub(crate) retry_denied: bool,
     pub(crate) backend: Option<BackendId>,
     pub(crate) evidence: Option<Evidence>,
     /// Time until the first attempt was sent.
@@ -58,6 +60,7 @@ impl Record {
             model_metrics: other,
             stream: false,
             attempts: 0,
+            retry_denied: false,
             backend: None,
             evidence: None,
             overhead: None,
@@ -92,6 +95,12 @@ impl Record {
             trace.attempt_failed(self, class);
             self.trace = Some(trace);
         }
+    }
+
+    /// It is not tried again, as the pool's budget for that is spent.
+    pub(crate) fn deny_retry(&mut self) {
+        self.retry_denied = true;
+        self.model_metrics.retries_denied.inc();
     }
 
     /// How it ended; the first that is noted counts.
@@ -134,6 +143,7 @@ impl Record {
             stream = self.stream,
             backend.id = self.backend.as_ref().map(BackendId::as_str),
             attempts = self.attempts,
+            retry.denied = self.retry_denied.then_some("budget"),
             status = self.status,
             outcome = outcome.as_str(),
             error.code = code.map(ErrorCode::as_str),

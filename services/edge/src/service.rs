@@ -26,6 +26,7 @@ use crate::fleet::FleetWatch;
 use crate::gateway::{BODY_STEP, Gateway, Heavy};
 use crate::headers::RequestIds;
 use crate::metrics::Families;
+use crate::retries::RetryBudgets;
 use crate::server::Server;
 use crate::trace::{SCHEMA_URL, SERVICE};
 use crate::upstream::Upstream;
@@ -75,7 +76,9 @@ impl Config {
         let drain = deps.spawner.drain();
         let (answers, answer_worker) = Answers::new(Arc::new(families.clone()));
         let keys = EngineKeys::new(&deps.credentials, families.backends_without_key.clone())?;
-        let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, keys, families.clone());
+        let budgets = RetryBudgets::new(self.retry_budget);
+        let seen = (families.clone(), budgets);
+        let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, keys, seen);
         let access = AccessWatch::new(self.access, deps.feed, families.clone());
         let workers = std::thread::available_parallelism().map_or(2, usize::from);
         let (tracer, exporter) = match &self.traces {

@@ -3,6 +3,7 @@
 
 mod client;
 mod engine;
+mod log;
 mod router;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use tokenization::ModelFolder;
 
 pub(crate) use self::client::{Client, Reply, read_reply, request_bytes};
 pub(crate) use self::engine::{Engine, Step, answer, event, events, part, sse};
+pub(crate) use self::log::Log;
 pub(crate) use self::router::Router;
 use crate::config::{Config, Keys, RawAuth, RawConfig, RawKey, RawTenant};
 use crate::gateway::Gateway;

@@ -16,6 +16,7 @@ mod passing;
 mod pool;
 mod realtime;
 mod responses;
+mod retries;
 mod routes;
 mod timing;
 mod token_ids;

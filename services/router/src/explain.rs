@@ -14,6 +14,8 @@ use domain::{
 };
 use parking_lot::Mutex;
 
+use crate::pacing::Hold;
+
 /// Traces kept.
 const TRACES: usize = 10_000;
 
@@ -71,6 +73,7 @@ pub(crate) enum Verdict {
     NotReady,
     NotServed,
     BreakerOpen,
+    Held(Hold),
 }
 
 /// What became of a lease.

@@ -22,6 +22,7 @@ mod config;
 mod error;
 mod explain;
 mod metrics;
+mod pacing;
 mod pool;
 pub mod process;
 mod replica;

@@ -51,8 +51,9 @@ use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
 use proto::What;
 use replication::{Audit, AuditReply, LeaseKey, MemberList, MessageOf, Process, Reign, Resume};
-use scheduling::{Config, PrefillFit};
+use scheduling::PrefillFit;
 
+use crate::config::Choosing;
 use crate::explain::{Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
 pub(crate) use change::Change;
@@ -101,7 +102,7 @@ pub(crate) enum Standing {
 pub(crate) struct State {
     model: ModelId,
     number: u32,
-    config: Config,
+    config: Choosing,
     /// Where its series are: those of the process, or of nobody while it is a copy.
     families: Arc<Families>,
     hidden: Arc<Families>,
@@ -152,7 +153,7 @@ impl Pool {
     pub(crate) fn new(
         model: ModelId,
         number: u32,
-        config: Config,
+        config: Choosing,
         families: Arc<Families>,
         peers: Option<&Peers>,
     ) -> Self {
@@ -351,7 +352,7 @@ impl Mirror {
 }
 
 impl State {
-    fn new(model: ModelId, number: u32, config: Config, families: Arc<Families>) -> Self {
+    fn new(model: ModelId, number: u32, config: Choosing, families: Arc<Families>) -> Self {
         Self {
             ranks: Ranks::new(model.clone()),
             introduced: None,

@@ -14,9 +14,9 @@ use proto::What;
 use replication::{
     Audit, AuditReply, Epoch, LeaseKey, MemberList, MessageOf, PoolId, Process, Resume,
 };
-use scheduling::Config;
 use tokio::sync::watch;
 
+use crate::config::Choosing;
 use crate::explain::{Explanations, Outcome, Trace};
 use crate::metrics::Families;
 use crate::pool::{Answer, Peers, Pool, Routed, Seat, Standing, State, pool_of};
@@ -27,7 +27,7 @@ const EMPTY_POOLS: usize = 1024;
 
 /// Decides in this process, at once. Cheap to share.
 pub struct Router {
-    config: Config,
+    config: Choosing,
     families: Arc<Families>,
     pools: RwLock<Pools>,
     explanations: Explanations,
@@ -54,7 +54,7 @@ struct Pools {
 }
 
 impl Router {
-    pub(crate) fn new(config: Config, families: Families, peers: Option<Peers>) -> Self {
+    pub(crate) fn new(config: Choosing, families: Families, peers: Option<Peers>) -> Self {
         Self {
             config,
             families: Arc::new(families),

@@ -71,7 +71,7 @@ impl Config {
     /// When the registry already holds the router's metrics.
     pub fn build(self, deps: Deps) -> Result<Service, Error> {
         let Deps { registry, fleet } = deps;
-        let router = Router::new(self.scheduling, Families::register(&registry)?, None);
+        let router = Router::new(self.choosing, Families::register(&registry)?, None);
         Ok(Service::new(Arc::new(router), fleet, None))
     }
 
@@ -88,7 +88,7 @@ impl Config {
         let hidden = Arc::new(Families::register(&Registry::new())?);
         let peers = Peers { me: me.clone(), hidden, outbox };
         let families = Families::register(&registry)?;
-        let router = Router::new(self.scheduling, families, Some(peers)).telling(decisions);
+        let router = Router::new(self.choosing, families, Some(peers)).telling(decisions);
         let router = Arc::new(router);
         let sessions = Sessions::new(
             sessions::Deps {

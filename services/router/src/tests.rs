@@ -10,6 +10,7 @@ mod kit;
 mod lifetimes;
 mod load;
 mod mirrors;
+mod pacing;
 mod prefixes;
 mod reference;
 mod remote;

@@ -81,8 +81,15 @@ pub(super) async fn open(
     record.model_metrics = Arc::clone(&model.metrics);
     let (mut excluded, mut refused) = (Vec::new(), None);
     for attempt in 0..u32::try_from(gateway.max_attempts).unwrap_or(u32::MAX) {
+        let Some(turn) = model.retries.turn(attempt, lifecycle::monotonic()) else {
+            record.deny_retry();
+            break;
+        };
         let route = route(&model, record, attempt, excluded.clone());
-        let Ok(decision) = gateway.routing.route(route).await else { break };
+        let Ok(decision) = gateway.routing.route(route).await else {
+            model.retries.unused(turn);
+            break;
+        };
         let now = lifecycle::monotonic();
         let mut lease = Lease::new(Arc::clone(&gateway.routing), decision.lease, now);
         let rank = decision.chosen.rank.clone();
@@ -102,6 +109,7 @@ pub(super) async fn open(
                 return Ok(Opened { response, session: Some(Session { engine, lease }) });
             }
             Ok(Ok(Switched::Refused(mut head, body))) => {
+                lease.refused(class_of(head.status), &head.headers);
                 headers::for_client(&mut head.headers);
                 head.headers.remove(CONTENT_LENGTH);
                 let class = class_of(head.status);

@@ -4,6 +4,7 @@ use domain::{BackendId, CacheConfig, EngineKind, Incarnation, RankState};
 use settings::Redacted;
 
 use super::*;
+use crate::retries::RawRetryBudget;
 
 fn served(id: &str, parity: Option<bool>) -> ServedModel {
     ServedModel {
@@ -38,11 +39,15 @@ fn fleet(backends: Vec<Backend>) -> Fleet {
     Fleet { revision: 1, backends: backends.into_iter().map(Arc::new).collect() }
 }
 
+fn budgets() -> RetryBudgets {
+    RetryBudgets::new(RawRetryBudget::default().check().unwrap())
+}
+
 fn watch(fleet: &Fleet, folders: &[&str]) -> FleetWatch {
     let folders = folders.iter().map(|m| (ModelId::from(*m), ModelFolder::builtin())).collect();
     let families = Families::default();
     let keys = EngineKeys::new(&HashMap::new(), families.backends_without_key.clone()).unwrap();
-    FleetWatch::new(fleet, folders, keys, families)
+    FleetWatch::new(fleet, folders, keys, (families, budgets()))
 }
 
 fn units(watch: &FleetWatch, model: &str) -> (Vec<BlockUnit>, bool) {
@@ -104,7 +109,7 @@ fn a_backends_key_is_what_its_name_stands_for_here_and_comes_and_goes_with_it() 
     let named = HashMap::from([("gpus".to_owned(), Redacted::new("secret".to_owned()))]);
     let keys = EngineKeys::new(&named, without_key.clone()).unwrap();
     let first = fleet(vec![asks("a", "gpus"), asks("b", "cpus"), backend("c", None, vec![])]);
-    let watch = FleetWatch::new(&first, HashMap::new(), keys, families);
+    let watch = FleetWatch::new(&first, HashMap::new(), keys, (families, budgets()));
     let key = |id: &str| watch.current().key(&BackendId::from(id));
     assert_eq!(key("a").unwrap(), "Bearer secret");
     assert!(key("a").unwrap().is_sensitive());

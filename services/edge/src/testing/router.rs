@@ -54,6 +54,16 @@ impl Router {
         (0..seen.next).map(of).collect()
     }
 
+    /// How long each lease that failed is to keep its engine from others, in their order.
+    pub(crate) fn waits(&self) -> Vec<Option<Duration>> {
+        let seen = self.seen.lock();
+        let wait = |report: &Report| match report {
+            Report::Failed { retry_after, .. } => Some(*retry_after),
+            _ => None,
+        };
+        seen.reports.iter().filter_map(wait).collect()
+    }
+
     /// The keys that came with each lease that ended well, in the order of their ends.
     pub(crate) fn output_keys(&self) -> Vec<Vec<KeyList>> {
         let seen = self.seen.lock();

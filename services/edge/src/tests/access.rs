@@ -157,30 +157,9 @@ async fn a_tenant_uses_and_sees_only_its_models() {
     assert_error(&hidden, ErrorCode::ModelNotFound);
 }
 
-#[derive(Clone, Default)]
-struct Sink(Arc<parking_lot::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_request_is_one_log_line_without_content_or_credentials() {
-    let sink = Sink::default();
-    let writer = sink.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .json()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _logging = tracing::subscriber::set_default(subscriber);
+    let log = Log::start();
     let answer = token("unheard-of");
     let engine = Engine::start("e", vec![events(&[&answer, USAGE, DONE])]).await;
     let (bed, key) = keyed(&engine, |_| {}).await;
@@ -188,18 +167,14 @@ async fn a_request_is_one_log_line_without_content_or_credentials() {
     let headers = format!("{key}x-request-id: mine\r\nx-other: hush\r\n");
     assert_eq!(bed.client.post("/v1/chat/completions", &headers, &body).await.status, 200);
     bed.assert_idle().await;
-    let text = String::from_utf8(sink.0.lock().clone()).unwrap();
+    let text = log.text();
     let secret = key.trim_end().rsplit('-').next().unwrap();
     for hidden in ["tell-nobody", "unheard-of", secret, "engine-key", "hush"] {
         assert!(!text.contains(hidden), "{hidden} is in:\n{text}");
     }
-    let lines: Vec<serde_json::Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .filter(|line: &serde_json::Value| line["level"] == "INFO")
-        .collect();
+    let lines = log.requests();
     assert_eq!(lines.len(), 1, "{text}");
-    let fields = &lines[0]["fields"];
+    let fields = &lines[0];
     let expected = [
         ("request.client_id", "mine"),
         ("tenant.id", "acme"),

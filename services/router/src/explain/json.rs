@@ -4,6 +4,7 @@ use domain::{DecisionReason, Usage};
 use serde_json::{Value, json};
 
 use super::{Ending, Line, Record, Verdict};
+use crate::pacing::Hold;
 
 /// One attempt: what was known, what was decided, what came of it.
 pub(super) fn record(record: &Record) -> Value {
@@ -78,6 +79,10 @@ fn why(line: &Line, winner: Option<&Line>, reason: Option<DecisionReason>) -> St
         Verdict::NotReady => return format!("not ready: {}", line.state.as_str()),
         Verdict::NotServed => return "does not serve the model under this name".to_owned(),
         Verdict::BreakerOpen => return "breaker open after faults".to_owned(),
+        Verdict::Held(Hold::Full { .. }) => return "its engine said that it is full".to_owned(),
+        Verdict::Held(Hold::Returning) => {
+            return "it is back, and has as many requests as it gets for now".to_owned();
+        }
         Verdict::Behind { seconds } => seconds,
     };
     match reason {

@@ -8,6 +8,7 @@ use prometheus::{
 
 use super::{counters, gauges};
 use crate::breaker::Gate;
+use crate::pacing::Hold;
 
 const RANK_LABELS: &[&str] = &["model", "backend", "rank"];
 
@@ -31,6 +32,7 @@ pub(super) struct RankFamilies {
     running_ceiling: IntGaugeVec,
     evidence: IntGaugeVec,
     breaker: IntGaugeVec,
+    held_back: IntGaugeVec,
 }
 
 impl RankFamilies {
@@ -143,6 +145,12 @@ impl RankFamilies {
                 "1 for the state of the rank's breaker.",
                 WITH_STATE,
             )?,
+            held_back: gauges(
+                r,
+                "warmpath_router_held_back",
+                "1 while new requests are kept from the rank as long as others can take them.",
+                &["model", "backend", "rank", "reason"],
+            )?,
         })
     }
 
@@ -172,6 +180,7 @@ impl RankFamilies {
             running_ceiling: f.running_ceiling.with_label_values(&labels),
             evidence: EvidenceLevel::ALL.map(|l| f.evidence.with_label_values(&with(l.as_str()))),
             breaker: Gate::ALL.map(|g| f.breaker.with_label_values(&with(g.as_str()))),
+            held_back: Hold::NAMES.map(|reason| f.held_back.with_label_values(&with(reason))),
         }
     }
 
@@ -204,6 +213,9 @@ impl RankFamilies {
         }
         for level in EvidenceLevel::ALL {
             let _ = f.evidence.remove_label_values(&with(level.as_str()));
+        }
+        for reason in Hold::NAMES {
+            let _ = f.held_back.remove_label_values(&with(reason));
         }
         for gate in Gate::ALL {
             let _ = f.breaker.remove_label_values(&with(gate.as_str()));
@@ -282,6 +294,7 @@ pub(crate) struct RankMetrics {
     pub(crate) running_ceiling: IntGauge,
     evidence: [IntGauge; 3],
     breaker: [IntGauge; 3],
+    held_back: [IntGauge; 2],
 }
 
 impl RankMetrics {
@@ -310,6 +323,12 @@ impl RankMetrics {
     pub(crate) fn evidence(&self, level: EvidenceLevel) {
         for (gauge, l) in self.evidence.iter().zip(EvidenceLevel::ALL) {
             gauge.set(i64::from(l == level));
+        }
+    }
+
+    pub(crate) fn held_back(&self, hold: Option<Hold>) {
+        for (gauge, name) in self.held_back.iter().zip(Hold::NAMES) {
+            gauge.set(i64::from(hold.is_some_and(|hold| hold.as_str() == name)));
         }
     }
 

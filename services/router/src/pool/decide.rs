@@ -17,6 +17,7 @@ use super::prospect::{Asked, Prospect};
 use super::rank::Standing;
 use super::{Routed, State, has_room};
 use crate::explain::Trace;
+use crate::pacing::Hold;
 
 /// Fallbacks that a decision carries beside its choice.
 const OTHERS: usize = RANKED_LIMIT - 1;
@@ -25,8 +26,9 @@ impl State {
     pub(super) fn route(&mut self, route: &Route, now: Moment) -> Routed {
         self.advance(now);
         self.ranks.refresh();
-        let standings = self.standings(route, now);
+        let mut standings = self.standings(route, now);
         let eligible = self.eligible(&standings);
+        eligible.iter().for_each(|at| standings[*at] = Standing::Eligible);
         if eligible.is_empty() {
             let reason = if standings.contains(&Standing::Excluded) {
                 RejectReason::AllExcluded
@@ -62,8 +64,9 @@ impl State {
         (0..self.ranks.len()).map(standing).collect()
     }
 
-    /// Ranks that may be chosen. Where every one left is broken, the one that failed longest ago
-    /// is tried rather than nobody.
+    /// Ranks that may be chosen. Where there are none but such as are held back or broken, they are
+    /// asked rather than nobody: those that are back, else the one that is full for the shortest
+    /// time, else the broken one that failed longest ago.
     fn eligible(&self, standings: &[Standing]) -> Vec<usize> {
         let of = |wanted: Standing| {
             standings.iter().enumerate().filter(move |(_, s)| **s == wanted).map(|(i, _)| i)
@@ -74,10 +77,20 @@ impl State {
         let mut eligible = Vec::with_capacity(standings.len());
         eligible.extend(of(Standing::Eligible));
         if eligible.is_empty() {
-            return of(Standing::Broken)
-                .min_by_key(|&i| (self.ranks[i].breaker.last_failure(), self.ranks[i].last_chosen))
-                .into_iter()
-                .collect();
+            eligible.extend(of(Standing::Held(Hold::Returning)));
+        }
+        if eligible.is_empty() {
+            let full = |(at, standing): (usize, &Standing)| match standing {
+                Standing::Held(Hold::Full { until }) => Some((*until, at)),
+                _ => None,
+            };
+            let first = standings.iter().enumerate().filter_map(full).min();
+            eligible.extend(first.map(|(_, at)| at));
+        }
+        if eligible.is_empty() {
+            let longest_ago =
+                |&i: &usize| (self.ranks[i].breaker.last_failure(), self.ranks[i].last_chosen);
+            eligible.extend(of(Standing::Broken).min_by_key(longest_ago));
         }
         eligible
     }

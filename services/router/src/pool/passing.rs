@@ -14,7 +14,7 @@ use crate::explain::{Ending, Outcome};
 const LEASE_LIFETIME_SECONDS: f64 = 3600.0;
 
 impl State {
-    /// Begins the prefills whose predicted time has come.
+    /// Begins the prefills whose predicted time has come, and ends what holds ranks back.
     pub(super) fn advance(&mut self, now: Moment) {
         let mut from = 0;
         while let Some(at) = self.ranks.next_due(from, now) {
@@ -25,7 +25,9 @@ impl State {
 
     pub(super) fn advance_rank(&mut self, at: usize, now: Moment) {
         let (mirrors, leases, told) = (&mut self.mirrors, &mut self.leases, &mut self.told);
-        self.ranks[at].load.start_due(now, |lease, due| {
+        let rank = &mut self.ranks[at];
+        rank.pacing.pass(now);
+        rank.load.start_due(now, |lease, due| {
             let Some(lease) = leases.get_mut(&lease) else { return true };
             let starts = due == Due::Finished || has_room(mirrors, lease.blocks.as_ref());
             if starts {
@@ -66,6 +68,7 @@ impl State {
             let ceiling = rank.load.running_ceiling().unwrap_or(0);
             rank.metrics.running_ceiling.set(i64::from(ceiling));
             rank.metrics.breaker(rank.breaker.gate(now));
+            rank.metrics.held_back(rank.hold(now));
             rank.show_in_flight();
             let (mut resident, mut capacity, mut told) = (0, 0, 0);
             for &(mirror, slot) in rank.slots() {

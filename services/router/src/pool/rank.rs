@@ -16,6 +16,7 @@ use super::change::Change;
 use super::profile::Profile;
 use crate::breaker::{Breaker, Gate};
 use crate::metrics::{Families, RankMetrics};
+use crate::pacing::{Hold, Pacing};
 
 /// A rank's identity within its pool; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -43,6 +44,7 @@ pub(crate) struct Rank {
     /// The fit against what the engine counts.
     pub(crate) check: EngineCheck,
     pub(crate) breaker: Breaker,
+    pub(crate) pacing: Pacing,
     /// The pool's turn at which it was chosen last.
     pub(crate) last_chosen: u64,
     pub(crate) level: EvidenceLevel,
@@ -59,6 +61,8 @@ pub(crate) enum Standing {
     /// It serves the pool's model, but not under the name that is asked for.
     NotServed,
     Broken,
+    /// It takes nothing new as long as others can.
+    Held(Hold),
 }
 
 impl Rank {
@@ -68,6 +72,7 @@ impl Rank {
         seen: Arc<Backend>,
         profile: Profile,
         fit: PrefillFit,
+        pacing: Pacing,
         (families, model): (&Families, &ModelId),
     ) -> Self {
         let metrics = families.rank(model, &id);
@@ -89,6 +94,7 @@ impl Rank {
             measured_at: None,
             check: EngineCheck::default(),
             breaker: Breaker::default(),
+            pacing,
             last_chosen: 0,
             level,
             metrics,
@@ -141,7 +147,21 @@ impl Rank {
         } else if self.breaker.gate(now) == Gate::Open {
             Standing::Broken
         } else {
-            Standing::Eligible
+            self.hold(now).map_or(Standing::Eligible, Standing::Held)
+        }
+    }
+
+    /// What holds new requests back from it as long as others can take them.
+    pub(crate) fn hold(&self, now: Moment) -> Option<Hold> {
+        self.pacing.hold(self.load.in_flight(), now)
+    }
+
+    /// A request was answered as it should be, or a trial far enough to say so.
+    pub(crate) fn succeeded(&mut self, trial: bool) {
+        let was_closed = self.breaker.is_closed();
+        self.breaker.succeeded(trial);
+        if self.breaker.is_closed() && !was_closed {
+            self.pacing.returned();
         }
     }
 

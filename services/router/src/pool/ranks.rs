@@ -65,8 +65,17 @@ impl Digest {
             terms: Terms::new(network_seconds, &rank.fit.coefficients(), rank.load.running()),
             last_chosen: rank.last_chosen,
             home: Home::of(rank),
-            due: rank.load.next_due().unwrap_or(NEVER),
-            is_open: is_ready && rank.breaker.is_closed() && rank.serves(model),
+            due: rank
+                .load
+                .next_due()
+                .into_iter()
+                .chain(rank.pacing.next_due())
+                .min()
+                .unwrap_or(NEVER),
+            is_open: is_ready
+                && rank.breaker.is_closed()
+                && rank.pacing.is_free()
+                && rank.serves(model),
         }
     }
 }
@@ -81,7 +90,8 @@ pub(super) struct Columns {
     homes: Vec<Home>,
     /// Counts changes of homes.
     homes_version: u64,
-    /// When prefills may have to be started or closed, as far as is known.
+    /// When prefills may have to be started or closed, or what holds a rank back ends, as far as
+    /// is known.
     due: Vec<Moment>,
     /// Whether nothing stands against a first attempt under the pool's own name.
     open: Vec<bool>,
@@ -205,7 +215,7 @@ impl Ranks {
         Some(rank)
     }
 
-    /// The first rank from this place on whose prefills may have to be started or closed by now.
+    /// The first rank from this place on for which time has something to do by now.
     pub(super) fn next_due(&self, from: usize, now: Moment) -> Option<usize> {
         let due = self.columns.due.get(from..)?.iter().position(|due| *due <= now);
         due.map(|after| from + after)

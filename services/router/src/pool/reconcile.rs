@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use domain::{Backend, BackendId, Moment, RankId, RankState, ServedModel};
+use domain::{Backend, BackendId, BackendState, Moment, RankId, RankState, ServedModel};
 use scheduling::fit::FitOfRank;
 use scheduling::{Coefficients, PrefillFit};
 
@@ -11,6 +11,7 @@ use super::State;
 use super::change::Change;
 use super::profile::Profile;
 use super::rank::{Rank, RankKey};
+use crate::pacing::Pacing;
 
 /// Fits of ranks that left, kept for their return. Far more than a fleet has at once.
 const RETIRED_FITS: usize = 4096;
@@ -80,8 +81,15 @@ impl State {
 
     fn admit(&mut self, seat: &Seat<'_>, state: &RankState) -> RankKey {
         let id = seat.backend.rank_id(state.rank);
+        let mut pacing = Pacing::new(self.config.recovery_in_flight);
         let fit = match self.retired_fits.remove(&(id.backend.clone(), id.rank)) {
-            Some(fit) => fit,
+            Some(fit) => {
+                // A copy hears of no answers, so it would never let go of it.
+                if !self.is_copy {
+                    pacing.returned();
+                }
+                fit
+            }
             None => PrefillFit::new(self.prior()),
         };
         let key = RankKey(self.next_rank);
@@ -94,8 +102,15 @@ impl State {
                 "rank joins the pool",
             );
         }
-        let mut rank =
-            Rank::new(key, id, seat.backend.clone(), profile, fit, (&self.families, &self.model));
+        let mut rank = Rank::new(
+            key,
+            id,
+            seat.backend.clone(),
+            profile,
+            fit,
+            pacing,
+            (&self.families, &self.model),
+        );
         rank.observe(seat.backend, seat.model, state);
         // Ranks that never were chosen differ by the order of their coming.
         self.turn += 1;
@@ -111,7 +126,11 @@ impl State {
         let evicted = rank.profile.eviction;
         let preempted =
             state.load.filter(|sample| rank.is_news(sample)).and_then(|s| s.preemptions);
+        let was_down = rank.seen.state == BackendState::Down;
         let changed = rank.observe(seat.backend, seat.model, state);
+        if was_down && rank.seen.state == BackendState::Ready && !self.is_copy {
+            rank.pacing.returned();
+        }
         if let Some(total) = preempted {
             for &(mirror, slot) in rank.slots() {
                 self.mirrors[mirror].feedback.preempted(slot, total);

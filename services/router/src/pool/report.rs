@@ -1,5 +1,7 @@
 //! What became of a lease.
 
+use std::time::Duration;
+
 use domain::{BlockUnit, FailureClass, KeyList, LeaseId, Moment, Report, Usage};
 use kv_index::feedback::{Ended, Heard};
 use replication::LeaseChange;
@@ -45,7 +47,7 @@ impl State {
             Report::Finished { usage, ref output_keys, .. } => {
                 self.finished(id, usage, output_keys, now)
             }
-            Report::Failed { class, .. } => self.failed(id, class, now),
+            Report::Failed { class, retry_after, .. } => self.failed(id, class, retry_after, now),
             Report::Cancelled { .. } => {
                 let lease = self.close(id, Closing::default(), now)?;
                 let seconds = now.seconds_since(lease.at);
@@ -63,6 +65,7 @@ impl State {
         let seconds = now.seconds_since(lease.at);
         let at = self.ranks.position(key)?;
         let rank = &mut self.ranks[at];
+        rank.pacing.answered();
         if let Some(sample) = rank.load.first_token(id, now) {
             let network = rank.seen.network.as_secs_f64();
             rank.fit.observe(&sample.shape, sample.engine_seconds(network));
@@ -95,7 +98,7 @@ impl State {
             lease.trial = false;
             let key = lease.rank;
             if let Some(rank) = self.ranks.by_key_mut(key) {
-                rank.breaker.succeeded(true);
+                rank.succeeded(true);
             }
         }
     }
@@ -115,9 +118,13 @@ impl State {
         // It ran, even if its first token was not seen.
         start(&mut self.mirrors, lease, &mut self.told);
         let trial = std::mem::take(&mut lease.trial);
+        let is_first_heard = !lease.first_token;
         let lease = self.close(id, Closing { usage, output_keys }, now)?;
         if let Some(rank) = self.ranks.by_key_mut(lease.rank) {
-            rank.breaker.succeeded(trial);
+            if is_first_heard {
+                rank.pacing.answered();
+            }
+            rank.succeeded(trial);
             let told = usage.and_then(|u| u.cached_tokens).filter(|_| !lease.adopted);
             if let Some(delivered) = told {
                 let forecast = lease.forecast;
@@ -135,18 +142,27 @@ impl State {
         Some(Outcome::Ended { ending: Ending::Finished(usage), seconds })
     }
 
-    fn failed(&mut self, id: LeaseId, class: FailureClass, now: Moment) -> Option<Outcome> {
+    fn failed(
+        &mut self,
+        id: LeaseId,
+        class: FailureClass,
+        retry_after: Option<Duration>,
+        now: Moment,
+    ) -> Option<Outcome> {
         let trial = std::mem::take(&mut self.leases.get_mut(&id)?.trial);
         let lease = self.close(id, Closing::default(), now)?;
         let model = self.model.clone();
-        if let Some(rank) = self.ranks.by_key_mut(lease.rank)
-            && rank.breaker.failed(class, trial, now)
-        {
-            rank.metrics.ejections.inc();
-            tracing::warn!(
-                %model, backend.id = %rank.id.backend, rank = rank.id.rank,
-                class = class.as_str(), "breaker opens",
-            );
+        if let Some(rank) = self.ranks.by_key_mut(lease.rank) {
+            if class == FailureClass::BackPressure {
+                rank.pacing.full(retry_after, now);
+            }
+            if rank.breaker.failed(class, trial, now) {
+                rank.metrics.ejections.inc();
+                tracing::warn!(
+                    %model, backend.id = %rank.id.backend, rank = rank.id.rank,
+                    class = class.as_str(), "breaker opens",
+                );
+            }
         }
         let seconds = now.seconds_since(lease.at);
         Some(Outcome::Ended { ending: Ending::Failed(class), seconds })

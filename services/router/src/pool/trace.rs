@@ -89,6 +89,7 @@ impl State {
                 Standing::NotReady => Verdict::NotReady,
                 Standing::NotServed => Verdict::NotServed,
                 Standing::Broken => Verdict::BreakerOpen,
+                Standing::Held(hold) => Verdict::Held(*hold),
             };
             if trace.chose(&rank.id) {
                 continue;

@@ -4,6 +4,7 @@ use domain::{BackendId, BackendState, Moment};
 use serde_json::{Value, json};
 
 use super::State;
+use crate::pacing::Hold;
 
 impl State {
     /// `role` is what this router is to the pool, `state_of` what it sees of backends.
@@ -47,6 +48,7 @@ impl State {
                     "engine": rank.seen.engine,
                     "state": state_of(&rank.id.backend).unwrap_or(rank.seen.state),
                     "breaker": rank.breaker.gate(now).as_str(),
+                    "held_back": rank.hold(now).map(Hold::as_str),
                     "evidence": rank.level,
                     "in_flight": rank.load.in_flight(),
                     "foreign_requests": rank.load.foreign_requests(now),

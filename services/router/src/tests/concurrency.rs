@@ -10,6 +10,7 @@ use prometheus::Registry;
 use tokio::sync::watch;
 
 use super::kit::{doc, fleet, fleet_of};
+use crate::config::Choosing;
 use crate::metrics::Families;
 use crate::service::Deps;
 use crate::{Config, Router};
@@ -21,7 +22,7 @@ const REQUESTS: u64 = 250;
 fn routes_reports_reconciles_and_scrapes_go_on_together() {
     let registry = Registry::new();
     let families = Families::register(&registry).expect("an empty registry");
-    let router = Arc::new(Router::new(scheduling::Config::default(), families, None));
+    let router = Arc::new(Router::new(Choosing::default(), families, None));
     router.reconcile(fleet(fleet_of(4)));
     let clock = Arc::new(AtomicU64::new(1_000_000_000));
     let now = {

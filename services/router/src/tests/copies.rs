@@ -60,8 +60,8 @@ impl Node {
         let (outbox, outgoing) = Outbox::new(100_000, CopyMetrics::default());
         let hidden = Arc::new(families(&Registry::new()));
         let peers = Peers { me: process.clone(), hidden, outbox };
-        let scheduling = Config::default().scheduling;
-        let router = Router::new(scheduling, families(&registry), Some(peers));
+        let choosing = Config::default().choosing;
+        let router = Router::new(choosing, families(&registry), Some(peers));
         Self { process, router, registry, outgoing, is_alive: true }
     }
 
@@ -415,7 +415,7 @@ impl Pair {
                 if let Some((lease, blocks)) = pick(self, at) {
                     self.open.remove(at);
                     let class = FailureClass::Timeout;
-                    self.hear(lease, Report::Failed { lease, class }, blocks);
+                    self.hear(lease, Report::Failed { lease, class, retry_after: None }, blocks);
                 }
             }
             Step::Wait(millis) => {

@@ -31,7 +31,7 @@ impl Bench {
     pub(super) fn with(config: Config, backends: Vec<Backend>) -> Self {
         let registry = Registry::new();
         let families = Families::register(&registry).expect("an empty registry");
-        let router = Router::new(config.scheduling, families, None);
+        let router = Router::new(config.choosing, families, None);
         router.reconcile(fleet(backends));
         Self { router, registry, now: Moment::from_secs_f64(1000.0), requests: 0 }
     }
@@ -90,7 +90,16 @@ impl Bench {
     }
 
     pub(super) fn fail(&mut self, lease: LeaseId, class: FailureClass) {
-        self.router.report_at(&Report::Failed { lease, class }, self.now);
+        self.fail_after(lease, class, None);
+    }
+
+    pub(super) fn fail_after(
+        &mut self,
+        lease: LeaseId,
+        class: FailureClass,
+        retry_after: Option<Duration>,
+    ) {
+        self.router.report_at(&Report::Failed { lease, class, retry_after }, self.now);
     }
 
     pub(super) fn cancel(&mut self, lease: LeaseId) {

@@ -70,7 +70,10 @@ fn a_lease_asked_for_twice_is_booked_once_and_answered_alike_until_it_is_over() 
     bench.hear(1, Report::FirstToken { lease: LeaseId(1) });
     let (told, _) = bench.booked(&key(1));
     assert_eq!(told.chosen, first.chosen, "where it is, if nothing else");
-    bench.hear(1, Report::Failed { lease: LeaseId(1), class: FailureClass::Timeout });
+    bench.hear(
+        1,
+        Report::Failed { lease: LeaseId(1), class: FailureClass::Timeout, retry_after: None },
+    );
     assert_eq!(bench.total(), 0);
     assert!(matches!(bench.ask(&key(1)), Answer::Nothing), "it is over");
     assert!(bench.held().is_empty());
