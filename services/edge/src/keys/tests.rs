@@ -2,8 +2,14 @@ use std::sync::Arc;
 
 use super::*;
 use crate::metrics::{Families, ModelMetrics};
+use crate::retries::{RawRetryBudget, RetryBudget, RetryBudgets};
 
 const TOKENS: BlockUnit = BlockUnit::Tokens(16);
+
+fn retries() -> Arc<RetryBudget> {
+    let terms = RawRetryBudget::default().check().unwrap();
+    Arc::clone(RetryBudgets::new(terms).others())
+}
 
 fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {
     ModelView {
@@ -13,6 +19,7 @@ fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {
         token_units: token_units.to_vec(),
         by_text,
         metrics: ModelMetrics::new(&Families::default(), "m"),
+        retries: retries(),
         listing: Arc::from("{}"),
     }
 }

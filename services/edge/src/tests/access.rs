@@ -1,7 +1,6 @@
 //! Keys, limits and credentials.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use domain::ErrorCode;
 use settings::Redacted;
