@@ -18,7 +18,7 @@ async fn bed(engines: &[&Engine], ratio: f64, per_second: u32) -> Bed {
     Setup { edge, ..Setup::default() }.start(engines).await
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn when_the_budget_is_spent_the_last_answer_passes() {
     let log = Log::start();
     let full = answer("503 Service Unavailable", "retry-after: 7\r\n", "full");
@@ -55,7 +55,7 @@ async fn when_the_budget_is_spent_and_there_was_no_answer_the_gateway_says_so() 
     bed.assert_metric(r#"warmpath_edge_retries_denied_total{model="m"} 1"#);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_pool_in_trouble_is_asked_for_little_more_than_its_requests() {
     let engines = [
         Engine::start("a", vec![vec![Step::Reset]]).await,
@@ -70,7 +70,7 @@ async fn a_pool_in_trouble_is_asked_for_little_more_than_its_requests() {
     assert_eq!(asked, 200 + 40 + 10, "a fifth more, and one for each second of the window");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn where_there_is_no_other_engine_nothing_is_spent() {
     let full = vec![answer("503 Service Unavailable", "", "full")];
     let bad = Engine::start("a", vec![full]).await;
