@@ -52,7 +52,7 @@ pub(crate) struct Rank {
 
 /// Why a rank takes part in a choice, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Eligibility {
     Eligible,
     Excluded,
     NotReady,
@@ -131,17 +131,17 @@ impl Rank {
         self.last_sample.is_none_or(|last| sample.at > last)
     }
 
-    pub(crate) fn standing(&self, route: &Route, now: Moment) -> Standing {
+    pub(crate) fn eligibility(&self, route: &Route, now: Moment) -> Eligibility {
         if self.seen.state != BackendState::Ready {
-            Standing::NotReady
+            Eligibility::NotReady
         } else if !self.serves(&route.model) {
-            Standing::NotServed
+            Eligibility::NotServed
         } else if route.excluded.contains(&self.id) {
-            Standing::Excluded
+            Eligibility::Excluded
         } else if self.breaker.gate(now) == Gate::Open {
-            Standing::Broken
+            Eligibility::Broken
         } else {
-            Standing::Eligible
+            Eligibility::Eligible
         }
     }
 
@@ -156,7 +156,7 @@ impl Rank {
     }
 
     /// How fast it is.
-    pub(crate) fn learned(&self) -> Change {
+    pub(crate) fn learned_change(&self) -> Change {
         Change::Learned {
             rank: self.id.clone(),
             coefficients: self.fit.coefficients(),

@@ -36,7 +36,7 @@ impl Holds {
         let lease = asked.lease;
         let (edge, frames) = (edge.clone(), frames.clone());
         let (of_stream, of_task) = (Arc::downgrade(&self.0), Arc::clone(shared));
-        let held = Held::new(&shared.metrics.held);
+        let held = CountedIn::new(&shared.metrics.held);
         let task = shared.spawner.spawn("router-hold", async move {
             let _held = held;
             let answer = wait(&of_task, &edge, &asked, until).await;
@@ -71,16 +71,16 @@ impl Drop for Holds {
 }
 
 /// Counts a waiting Route.
-struct Held(IntGauge);
+struct CountedIn(IntGauge);
 
-impl Held {
+impl CountedIn {
     fn new(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for Held {
+impl Drop for CountedIn {
     fn drop(&mut self) {
         self.0.dec();
     }
