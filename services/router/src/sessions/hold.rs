@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::{LeaseId, Moment};
+use instrumentation::CountedIn;
 use lifecycle::TaskHandle;
 use parking_lot::Mutex;
-use prometheus::IntGauge;
 use proto::Asked;
 use proto::routing::v1::router_message::Kind;
 use replication::Process;
@@ -67,22 +67,6 @@ impl Drop for Holds {
         for (_, task) in self.0.lock().drain() {
             task.abort();
         }
-    }
-}
-
-/// Counts a waiting Route.
-struct CountedIn(IntGauge);
-
-impl CountedIn {
-    fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for CountedIn {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use instrumentation::CountedIn;
 use proto::routing::v1::edge_message::Kind as FromEdge;
 use proto::routing::v1::router_message::Kind;
 use proto::routing::v1::{
@@ -60,6 +61,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut inbound: Streaming<EdgeFrame>, 
 struct Joined {
     shared: Arc<Shared>,
     edge: Process,
+    _counted: CountedIn,
 }
 
 impl Joined {
@@ -68,14 +70,13 @@ impl Joined {
         if !shared.enter(&edge) {
             return None;
         }
-        shared.metrics.streams.inc();
-        Some(Self { shared: Arc::clone(shared), edge })
+        let counted = CountedIn::new(&shared.metrics.streams);
+        Some(Self { shared: Arc::clone(shared), edge, _counted: counted })
     }
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        self.shared.metrics.streams.dec();
         self.shared.leave(&self.edge, lifecycle::monotonic());
     }
 }
