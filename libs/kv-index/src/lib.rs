@@ -62,7 +62,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `index` | ranks come and go; what is known of them |
-//! | `tree`, `node`, `structure` | nodes, their labels and holders; cut and joined |
+//! | `arena`, `tree`, `node`, `structure` | nodes, their labels and holders; cut and joined |
 //! | `matches`, `answers` | who holds how much of a prompt, and the answer it goes on with |
 //! | `booking`, `rank` | a request from its booking to its end; a rank's room |
 //! | `order`, `radix`, `slots` | what goes next: vLLM's free order, SGLang's leaves, llama.cpp's slots |
@@ -95,6 +95,7 @@
 //!    skip those entries, nodes are not joined, and the slot is not given away.
 
 mod answers;
+mod arena;
 mod asks;
 mod booking;
 mod demand;

@@ -277,11 +277,10 @@ impl KvIndex {
                 continue;
             }
             below = holders.len();
+            // Whoever holds some of a deeper node holds more there: no jump decides what stays.
             for holder in holders {
                 let blocks = &mut into[holder.slot as usize];
-                if *blocks == 0 {
-                    *blocks = step.held(holder);
-                }
+                *blocks = (*blocks).max(step.held(holder));
             }
         }
     }
