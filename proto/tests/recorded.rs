@@ -1,5 +1,6 @@
 //! Messages that were recorded when version 1 was made are read for ever.
 
+use std::fmt::Debug;
 use std::fs;
 use std::path::Path;
 
@@ -59,7 +60,7 @@ fn every_recorded_message_between_routers_is_read_as_it_was_meant() {
 
 #[test]
 fn every_recorded_message_of_telemetry_is_read_as_it_was_meant() {
-    fn is_read<M: Message + Default + PartialEq>(name: &str, meant: &M) {
+    fn is_read<M: Message + Default + PartialEq + Debug>(name: &str, meant: &M) {
         let mut bytes = recorded_of("control", name);
         assert_eq!(M::decode(&bytes[..]).as_ref(), Ok(meant), "{name}");
         bytes.extend(UNKNOWN_FIELD);
