@@ -13,7 +13,7 @@ use warmpath::gateway::Gateway;
 
 pub use self::builder::ClusterBuilder;
 pub(crate) use self::builder::merge;
-pub use self::idle::Held;
+pub use self::idle::OpenCounts;
 use crate::client::Client;
 use crate::desired::Desired;
 use crate::metrics::Metrics;

@@ -9,6 +9,7 @@ use launch::sections::{RawModel, RawRegion};
 use warmpath::config::{Config, RawConfig};
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
+const INVARIANTS: &str = "docs/invariants.md";
 const RELIABILITY: &str = "docs/reliability.md";
 const CASES: &str = "integration-tests/tests/cases";
 const CONFIGURATION: &str = "docs/configuration.md";
@@ -23,24 +24,34 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// The number that ends an invariant.
+fn number_of(invariant: &str) -> Option<usize> {
+    invariant.rsplit_once('(')?.1.strip_suffix(')')?.parse().ok()
+}
+
 #[test]
 fn every_invariant_names_a_test_that_exists() {
-    let text = read(ARCHITECTURE);
+    // Each is an item of a list; what is indented below it goes on with it.
+    let text = read(ARCHITECTURE).replace("\n  ", " ");
     let invariants: Vec<_> =
-        text.split("\n\n").filter(|paragraph| paragraph.starts_with("**Invariant:**")).collect();
-    assert!(invariants.len() >= 10, "only {} were found", invariants.len());
-    for invariant in invariants {
-        let (_, guard) = invariant.split_once("*Guard:*").unwrap_or_else(|| panic!("{invariant}"));
-        let (mut file, mut found) = (String::new(), 0);
-        for item in quoted(guard) {
-            if item.ends_with(".rs") {
-                file = read(item);
-            } else {
-                assert!(file.contains(&format!("fn {item}(")), "no test {item}: {invariant}");
-                found += 1;
-            }
+        text.lines().filter(|line| line.starts_with("- **Invariant:**")).collect();
+    assert!(invariants.len() >= 50, "only {} were found", invariants.len());
+    let guards = read(INVARIANTS);
+    let rows: Vec<_> = guards.lines().filter(|line| line.starts_with("| ")).collect();
+    let rows: Vec<_> = rows.into_iter().filter(|row| !row.contains("---")).collect();
+    let rows: Vec<_> = rows.into_iter().filter(|row| !row.starts_with("| invariant")).collect();
+    assert_eq!(rows.len(), invariants.len(), "a line of tests for each invariant");
+    for (at, (invariant, row)) in invariants.into_iter().zip(rows).enumerate() {
+        assert_eq!(number_of(invariant), Some(at + 1), "they are numbered: {invariant}");
+        assert!(row.starts_with(&format!("| {} |", at + 1)), "tests of {}: {row}", at + 1);
+        let tests = shown_by(row);
+        assert!(!tests.is_empty(), "no test is named: {invariant}");
+        for (file, test) in tests {
+            assert!(
+                read(file).contains(&format!("fn {test}(")),
+                "no test {test} in {file}: {invariant}"
+            );
         }
-        assert!(found > 0, "no test is named: {invariant}");
     }
 }
 
@@ -52,7 +63,7 @@ fn files_that_the_architecture_names_exist() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Files and tests that a line of the table of faults names.
+/// Files and tests that a line of a table names.
 fn shown_by(line: &str) -> Vec<(&str, &str)> {
     let tests = line.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
     let mut file = "";

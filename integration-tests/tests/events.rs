@@ -71,6 +71,7 @@ fn the_subjects_are_those_that_are_used() {
         ("warmpath.v1.<region>.decisions.<model>", region.decisions("M")),
         ("warmpath.v1.<region>.announce.<token>", region.announce("T")),
         ("warmpath.v1.<region>.answers.<token>.<backend>", region.answers("T", "B")),
+        ("warmpath.v1.<region>.pools.<model>", region.pool("M")),
     ] {
         assert!(text.contains(&format!("`{written}`")), "{written}");
         let filled = written

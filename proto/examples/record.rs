@@ -7,6 +7,8 @@ use std::path::Path;
 
 use prost::Message;
 
+#[path = "../tests/samples/control.rs"]
+mod control;
 #[path = "../tests/samples/envelopes.rs"]
 mod envelopes;
 #[path = "../tests/samples/messages.rs"]
@@ -19,7 +21,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let peers = envelopes::envelopes().into_iter().map(|(name, e)| (name, e.encode_to_vec()));
     let routing = edge.chain(router).map(|(name, bytes)| (format!("routing-v1-{name}.bin"), bytes));
     let between = peers.map(|(name, bytes)| (format!("replication-v1-{name}.bin"), bytes));
-    for (name, bytes) in routing.chain(between) {
+    let asked = [
+        ("renew", control::renew().encode_to_vec()),
+        ("renewed", control::renewed().encode_to_vec()),
+        ("leave", control::leave().encode_to_vec()),
+        ("watch", control::watch().encode_to_vec()),
+    ];
+    let watched = control::frames().into_iter().map(|(name, frame)| (name, frame.encode_to_vec()));
+    let control = asked.into_iter().chain(watched);
+    let control = control.map(|(name, bytes)| (format!("control-v1-{name}.bin"), bytes));
+    for (name, bytes) in routing.chain(between).chain(control) {
         let path = folder.join(name);
         if !path.exists() {
             fs::write(&path, bytes)?;

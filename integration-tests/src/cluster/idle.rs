@@ -11,7 +11,7 @@ use crate::wait::eventually;
 
 /// What is still held on account of requests: all zero when none is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Held {
+pub struct OpenCounts {
     /// Requests open at the edge.
     pub edge_in_flight: u64,
     /// Leases open at the router.
@@ -28,12 +28,12 @@ pub struct Held {
 
 impl Cluster {
     /// What is held now.
-    pub async fn held(&self) -> Held {
+    pub async fn held(&self) -> OpenCounts {
         let metrics = self.metrics().await;
         let backends = self.operator("/admin/v1/backends").await;
         let ranks = backends["ranks"].as_array().expect("the list of ranks");
         let sum = |pointer: fn(&Value) -> u64| ranks.iter().map(pointer).sum::<u64>();
-        Held {
+        OpenCounts {
             edge_in_flight: metrics.value("warmpath_edge_requests_in_flight", &[]) as u64,
             leases: metrics.sum("warmpath_router_leases", &[]) as u64,
             booked: sum(|b| b["in_flight"].as_u64().unwrap_or(u64::from(u32::MAX))),
@@ -44,12 +44,12 @@ impl Cluster {
     }
 
     pub(super) async fn idle_within(&self, limit: Duration) -> Duration {
-        let last = Mutex::new(Held::default());
+        let last = Mutex::new(OpenCounts::default());
         let show = ShowLast(&last);
         let idle = || async {
             let held = self.held().await;
             *last.lock() = held;
-            held == Held::default()
+            held == OpenCounts::default()
         };
         let took = eventually(limit, "nothing of any request is left", idle).await;
         drop(show);
@@ -64,7 +64,7 @@ fn in_caches(rank: &Value, name: &str) -> u64 {
 }
 
 /// Says what was held when the wait for idleness fails.
-struct ShowLast<'a>(&'a Mutex<Held>);
+struct ShowLast<'a>(&'a Mutex<OpenCounts>);
 
 impl Drop for ShowLast<'_> {
     fn drop(&mut self) {

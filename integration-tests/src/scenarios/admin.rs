@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use config_store::{Limits, MemoryStore};
 use domain::Fleet;
 use lifecycle::Lifecycle;
@@ -82,7 +83,8 @@ pub async fn run(schemathesis: &Path, examples: u32) -> anyhow::Result<Report> {
         .stdin(Stdio::null())
         // Its findings go where people look; standard output is for the figures.
         .stdout(Stdio::from(std::io::stderr()));
-    let status = tokio::task::spawn_blocking(move || asking.status()).await??;
+    let status = tokio::task::spawn_blocking(move || asking.status()).await?;
+    let status = status.with_context(|| format!("cannot start {}", schemathesis.display()))?;
     lifecycle.begin_drain();
 
     let page = Metrics::new(instrumentation::encode(&registry));

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::chat;
 use crate::client::Client;
-use crate::cluster::{Cluster, Held};
+use crate::cluster::{Cluster, OpenCounts};
 
 /// Clients at a time.
 const CONCURRENCY: usize = 64;
@@ -48,7 +48,7 @@ pub struct Report {
     /// Until nothing was held any more after the last one, in milliseconds.
     pub settle_ms: f64,
     /// What was held then.
-    pub held: Held,
+    pub held: OpenCounts,
     /// How the gateway counted the requests.
     pub outcomes: BTreeMap<String, u64>,
     /// Requests answered in full of as many as a tenant may have open, sent at once afterwards.

@@ -11,7 +11,7 @@ use integration_tests::scripted::{
 use integration_tests::wait::{PATIENCE, eventually};
 use serde_json::json;
 
-/// How soon every edge goes by a change, as the documents promise.
+/// How soon every edge goes by a change. The rule is a second; tests share their machine.
 const SOON: Duration = Duration::from_secs(5);
 
 async fn status(client: &Client) -> u16 {

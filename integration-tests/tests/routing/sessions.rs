@@ -15,7 +15,7 @@ use integration_tests::wait::{PATIENCE, eventually};
 use integration_tests::wire::Wire;
 use lifecycle::Lifecycle;
 use proto::Asked;
-use proto::routing::v1::edge_message::Kind as Told;
+use proto::routing::v1::edge_message::Kind as FromEdge;
 use proto::routing::v1::router_message::Kind;
 use proto::routing::v1::routing_client::RoutingClient as Wires;
 use proto::routing::v1::{EdgeFrame, EdgeMessage, Hello, RouterFrame, refused};
@@ -129,7 +129,7 @@ async fn a_route_of_ten_megabytes_fails_alone() {
 }
 
 /// A session by hand.
-async fn say(region: &Region, messages: Vec<Told>) -> Streaming<RouterFrame> {
+async fn say(region: &Region, messages: Vec<FromEdge>) -> Streaming<RouterFrame> {
     let client = rpc::ClientConfig::new(rpc::RawClientConfig::default()).unwrap();
     let channel = client.channel(&region.routers[0].address).unwrap();
     let message = |kind| EdgeMessage { kind: Some(kind) };
@@ -140,8 +140,8 @@ async fn say(region: &Region, messages: Vec<Told>) -> Streaming<RouterFrame> {
     wires.session(open).await.unwrap().into_inner()
 }
 
-fn hello(secret: &str) -> Told {
-    Told::Hello(Hello {
+fn hello(secret: &str) -> FromEdge {
+    FromEdge::Hello(Hello {
         version: 1,
         edge: Some((&process("by-hand", 1)).into()),
         secret_fingerprint: fingerprint(secret).as_bytes().to_vec().into(),
@@ -149,8 +149,8 @@ fn hello(secret: &str) -> Told {
     })
 }
 
-fn asked(lease: u64, route: Route) -> Told {
-    Told::Route((&Asked { pool: MODEL.into(), lease: LeaseId(lease), route }).into())
+fn asked(lease: u64, route: Route) -> FromEdge {
+    FromEdge::Route((&Asked { pool: MODEL.into(), lease: LeaseId(lease), route }).into())
 }
 
 async fn kinds(session: &mut Streaming<RouterFrame>, n: usize) -> Vec<Kind> {
@@ -202,7 +202,7 @@ async fn strangers_are_refused_and_told_why() {
     for (messages, reason, word) in [
         (vec![hello("another")], refused::Reason::OtherRegion, "region.secret"),
         (vec![asked(1, route(1))], refused::Reason::Protocol, "Hello"),
-        (vec![Told::Hello(Hello::default())], refused::Reason::Version, "version"),
+        (vec![FromEdge::Hello(Hello::default())], refused::Reason::Version, "version"),
     ] {
         let mut session = say(&region, messages).await;
         let answers = kinds(&mut session, 2).await;

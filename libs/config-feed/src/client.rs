@@ -276,7 +276,9 @@ async fn renew(feed: Arc<dyn ConfigFeed>, roll: Arc<Roll>, name_taken: IntGauge,
             Ok(list) => {
                 name_taken.set(0);
                 is_refused = false;
-                roll.renewed(list, lifecycle::monotonic());
+                if let Some(list) = list {
+                    roll.adopt(list);
+                }
             }
             // Both are told once: only people can change it.
             Err(error @ FeedError::NameTaken) => {

@@ -14,11 +14,11 @@ const PART_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Observed {
     start: u64,
-    told: Option<Told>,
+    told: Option<Published>,
 }
 
 #[derive(Debug)]
-struct Told {
+struct Published {
     fleet: Arc<Fleet>,
     /// The revision that changed something beside loads.
     revision: u64,
@@ -40,7 +40,8 @@ impl Observed {
     pub(crate) fn update(&mut self, fleet: &Arc<Fleet>) -> Vec<FleetChange> {
         let Some(told) = &mut self.told else {
             let backends = fleet.backends.iter().map(|b| (b.id.clone(), b.clone())).collect();
-            self.told = Some(Told { fleet: fleet.clone(), revision: fleet.revision, backends });
+            self.told =
+                Some(Published { fleet: fleet.clone(), revision: fleet.revision, backends });
             return self.whole();
         };
         told.fleet = fleet.clone();

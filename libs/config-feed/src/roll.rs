@@ -24,30 +24,14 @@ impl Roll {
     /// A list that was heard; an older one changes nothing.
     pub(crate) fn adopt(&self, list: MemberList) {
         if let Some(membership) = &mut *self.membership.lock() {
-            membership.adopt(list.clone());
+            membership.adopt(&list);
         }
-        self.list.send_if_modified(|ours| {
-            let newer = list.epoch > ours.epoch;
-            if newer {
-                *ours = list;
-            }
-            newer
-        });
+        self.list.send_if_modified(|ours| ours.replace_if_newer(&list));
     }
 
     /// The renewal that is due.
     pub(crate) fn due(&self, now: Moment) -> Option<Renew> {
         self.membership.lock().as_mut()?.tick(now)
-    }
-
-    /// Telemetry answered a renewal.
-    pub(crate) fn renewed(&self, list: Option<MemberList>, now: Moment) {
-        if let Some(membership) = &mut *self.membership.lock() {
-            membership.renewed(list.clone(), now);
-        }
-        if let Some(list) = list {
-            self.adopt(list);
-        }
     }
 
     /// This process, if it is a member.

@@ -31,14 +31,14 @@ impl Default for Limits {
 
 /// Where a key stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
+struct KeyState {
     revision: Revision,
     created: Revision,
     /// What it takes of the total; `None` when it is deleted.
     bytes: Option<u64>,
 }
 
-impl Standing {
+impl KeyState {
     fn of(entry: &Entry) -> Self {
         let bytes = entry.document.as_ref().map(|document| cost(&entry.key, document.bytes.len()));
         Self { revision: entry.revision, created: entry.created, bytes }
@@ -53,7 +53,7 @@ fn cost(key: &Key, document: usize) -> u64 {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
     limits: Limits,
-    keys: HashMap<Key, Standing>,
+    keys: HashMap<Key, KeyState>,
     tombstones: BTreeMap<Revision, Key>,
     revision: Revision,
     floor: Revision,
@@ -116,10 +116,10 @@ impl Ledger {
     pub(crate) fn admit(&self, group: &mut Group, change: Change) -> Result<(), StoreError> {
         self.check_form(&change)?;
         let present = match group.newest.get(&change.key) {
-            Some(&at) => Some(Standing::of(&group.entries[at])),
+            Some(&at) => Some(KeyState::of(&group.entries[at])),
             None => self.keys.get(&change.key).copied(),
         };
-        let live = present.filter(|standing| standing.bytes.is_some());
+        let live = present.filter(|state| state.bytes.is_some());
         let fits = match change.expected {
             Precondition::Any => change.document.is_some() || live.is_some(),
             Precondition::Absent => change.document.is_some() && live.is_none(),
@@ -140,7 +140,7 @@ impl Ledger {
             extra: Bytes::new(),
         };
         let before = live.and_then(|s| s.bytes).unwrap_or(0);
-        let after = Standing::of(&entry).bytes.unwrap_or(0);
+        let after = KeyState::of(&entry).bytes.unwrap_or(0);
         let bytes = group.bytes + after.cast_signed() - before.cast_signed();
         // What does not grow is always allowed: it is how room is made.
         if after > before && self.total_bytes.saturating_add_signed(bytes) > self.limits.total_bytes
@@ -169,9 +169,9 @@ impl Ledger {
     /// Enters a durable state. Returns the deletions that are forgotten from now on.
     pub(crate) fn record(&mut self, entry: &Entry) -> Vec<Forgotten> {
         self.revision = self.revision.max(entry.revision);
-        let standing = Standing::of(entry);
-        self.total_bytes += standing.bytes.unwrap_or(0);
-        if let Some(before) = self.keys.insert(entry.key.clone(), standing) {
+        let state = KeyState::of(entry);
+        self.total_bytes += state.bytes.unwrap_or(0);
+        if let Some(before) = self.keys.insert(entry.key.clone(), state) {
             self.total_bytes -= before.bytes.unwrap_or(0);
             self.tombstones.remove(&before.revision);
         }

@@ -235,6 +235,11 @@ impl RejectReason {
         }
     }
 
+    /// Whether a backend that comes would change the answer, so that a request may wait for one.
+    pub const fn may_pass(self) -> bool {
+        matches!(self, RejectReason::UnknownModel | RejectReason::NoReadyBackend)
+    }
+
     /// A sentence for logs and error bodies.
     pub const fn message(self) -> &'static str {
         match self {

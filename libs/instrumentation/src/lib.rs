@@ -11,5 +11,5 @@ mod logs;
 mod metrics;
 
 pub use logs::{InstrumentationError, LogConfig, LogFilter, LogFormat, LogGuard, init_logs};
-pub use metrics::{LATENCY_SECONDS, OVERHEAD_SECONDS, encode, register_build_info};
+pub use metrics::{CountedIn, LATENCY_SECONDS, OVERHEAD_SECONDS, encode, register_build_info};
 pub use prometheus::Registry;

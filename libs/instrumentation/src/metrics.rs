@@ -15,6 +15,24 @@ pub const LATENCY_SECONDS: &[f64] = &[
     120.0,
 ];
 
+/// Something that a gauge counts while it is there.
+#[derive(Debug)]
+pub struct CountedIn(IntGauge);
+
+impl CountedIn {
+    /// Counts one more in the gauge.
+    pub fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for CountedIn {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 /// Everything registered, in the Prometheus text format 0.0.4.
 pub fn encode(registry: &Registry) -> String {
     let mut text = String::new();

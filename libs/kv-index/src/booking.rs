@@ -68,11 +68,6 @@ impl Booking {
         self.blocks
     }
 
-    /// Blocks of output so far.
-    pub(crate) fn generated(&self) -> u32 {
-        self.generated
-    }
-
     /// Blocks of the prompt that have no keys.
     pub(crate) fn extra(&self) -> u32 {
         self.extra

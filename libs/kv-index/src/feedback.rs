@@ -7,14 +7,14 @@
 //!   told the same size share what is seen.
 //! - *That a prefix is gone.* What a prompt no longer has, no other prompt that continues it there
 //!   has either: it is purged. After a run of requests that found nothing at all the rank is.
-//! - *What beliefs are worth*: the [standing](Standing).
+//! - *What beliefs are worth*: the [standing](MirrorTrust).
 //!
 //! Engines that tell nothing are not followed and cost nothing. There is no clock in this: only
 //! observations count.
 
 mod evidence;
+mod record;
 mod reuse;
-mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -27,10 +27,10 @@ use crate::booking::Booking;
 use crate::index::KvIndex;
 use crate::types::Slot;
 use evidence::{Evidence, Step, believed, range, scaled, step_of};
+use record::Record;
 use reuse::{ReuseStack, Sighting};
-use standing::Record;
 
-pub use standing::Standing;
+pub use record::MirrorTrust;
 
 /// Steps around the present size within which the mirror's own verdict counts, not the estimated
 /// distance: a mirror that is right must stay as it is.
@@ -38,7 +38,7 @@ const NEAR: Step = 3;
 
 /// The size of a cache as its engine tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ToldCapacity {
     /// Blocks that can hold content.
     pub blocks: u32,
     /// Whether the engine did not tell and this was assumed for it.
@@ -131,7 +131,7 @@ impl Preemptions {
 }
 
 struct Rank {
-    told: Told,
+    told: ToldCapacity,
     preemptions: Preemptions,
     step: Step,
     record: Record,
@@ -156,7 +156,7 @@ impl std::fmt::Debug for Feedback {
 impl Feedback {
     /// Takes note of what the engine tells of its cache, at first or anew. Returns the capacity to
     /// model it with: what was learned of the rank, or of others of its group, is kept.
-    pub fn set_told(&mut self, slot: Slot, told: Told) -> u32 {
+    pub fn set_told_capacity(&mut self, slot: Slot, told: ToldCapacity) -> u32 {
         let shared = self.shared.get(&told.group);
         let step = shared.map_or(0, |shared| believed(&Evidence::own(), shared, 0, told.range()));
         if self.ranks.len() <= slot.number() {
@@ -211,12 +211,12 @@ impl Feedback {
     }
 
     /// What reports have shown of a rank.
-    pub fn standing(&self, slot: Slot) -> Standing {
-        self.rank(slot).map_or(Standing::Silent, |rank| rank.record.standing())
+    pub fn mirror_trust(&self, slot: Slot) -> MirrorTrust {
+        self.rank(slot).map_or(MirrorTrust::Unreported, |rank| rank.record.mirror_trust())
     }
 
     /// The part of what the mirror believes of a rank that is to be counted on: 1, or less while
-    /// the rank is [distrusted](Standing::Distrusted).
+    /// the rank is [distrusted](MirrorTrust::Distrusted).
     pub fn trust(&self, slot: Slot) -> f64 {
         self.rank(slot).map_or(1.0, |rank| rank.record.trust())
     }
@@ -275,7 +275,7 @@ impl Feedback {
         let Ended { output_cached_blocks, answer_keys, heard } = ended;
         self.start(index, &mut booking, &mut sample);
         let (slot, extra) = (booking.slot(), booking.extra());
-        let keyless = extra.saturating_add(booking.generated());
+        let keyless = extra.saturating_add(booking.generated_blocks());
         let Some(rank) = rank_mut(&mut self.ranks, slot) else {
             index.finish_with_answer(booking, output_cached_blocks, answer_keys);
             return Correction::default();
@@ -309,7 +309,7 @@ fn rank_mut(ranks: &mut [Option<(Slot, Rank)>], slot: Slot) -> Option<&mut Rank>
     (*known == slot).then_some(rank)
 }
 
-impl Told {
+impl ToldCapacity {
     fn range(&self) -> RangeInclusive<Step> {
         range(self.is_assumed)
     }
@@ -322,7 +322,7 @@ fn evicts_by_age(index: &KvIndex, slot: Slot) -> bool {
 }
 
 impl Rank {
-    fn new(told: Told, step: Step) -> Self {
+    fn new(told: ToldCapacity, step: Step) -> Self {
         let preemptions = Preemptions::default();
         Self { told, preemptions, step, record: Record::default(), followed: None }
     }

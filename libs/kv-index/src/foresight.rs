@@ -60,7 +60,7 @@ impl KvIndex {
             for id in fresh.iter().rev() {
                 kept.add(*id, self.tree.node(*id).label.len() as u64);
             }
-            kept.take(u64::from(other.extra()) + answer.max(u64::from(other.generated())));
+            kept.take(u64::from(other.extra()) + answer.max(u64::from(other.generated_blocks())));
             if kept.room == 0 || kept.nodes.contains_key(&booking.tail()) {
                 break;
             }

@@ -58,6 +58,20 @@
 //! order. So the order costs an entry per run, not per block, and eviction cuts a run's tail. A
 //! table finds an edge by its first key; it counts only below the node that was just matched.
 //!
+//! # Where what is
+//! | file | what |
+//! | --- | --- |
+//! | `index` | ranks come and go; what is known of them |
+//! | `arena`, `tree`, `node`, `structure` | nodes, their labels and holders; cut and joined |
+//! | `matches`, `answers` | who holds how much of a prompt, and the answer it goes on with |
+//! | `booking`, `rank` | a request from its booking to its end; a rank's room |
+//! | `order`, `radix`, `slots` | what goes next: vLLM's free order, SGLang's leaves, llama.cpp's slots |
+//! | `outlook`, `foresight`, `room` | what a prompt would evict, and what it will find when it starts |
+//! | `asks`, `demand` | how often blocks are asked for; prefixes that are hot |
+//! | `feedback` | beliefs held against what engines report: sizes, trust |
+//! | `purge`, `sweep` | what an engine turned out not to hold; what is left of ranks that went |
+//! | `snapshot` | the whole, to be sent and read again |
+//!
 //! # Invariants
 //! The tests check these after random operations, beside equality with a model that keeps every
 //! physical block:
@@ -81,6 +95,7 @@
 //!    skip those entries, nodes are not joined, and the slot is not given away.
 
 mod answers;
+mod arena;
 mod asks;
 mod booking;
 mod demand;

@@ -264,23 +264,38 @@ impl KvIndex {
     pub fn blocks_by_slot(&self, matches: &Matches, into: &mut Vec<u32>) {
         into.clear();
         into.resize(self.ranks.len(), 0);
+        if matches.version == self.version {
+            self.fill_from_shared(&matches.path[..matches.shared], into);
+        }
         for matched in &matches.found {
             into[matched.slot.index as usize] = matched.blocks;
         }
-        if matches.version != self.version {
-            return;
-        }
-        let mut below = 0;
-        for step in matches.path[..matches.shared].iter().rev() {
-            let holders = &self.tree.node(step.node).holders;
-            if holders.len() == below && !self.sweep.is_pending() {
+    }
+
+    /// What the holders of these nodes have, from the root down: whoever holds some of a deeper
+    /// node holds more there.
+    fn fill_from_shared(&self, path: &[Step], into: &mut [u32]) {
+        let is_settled = !self.sweep.is_pending();
+        for (at, step) in path.iter().enumerate() {
+            let node = self.tree.node(step.node);
+            let holders = node.holders.len();
+            let has_them = |below: &Step| self.tree.node(below.node).holders.len() == holders;
+            if is_settled && path.get(at + 1).is_some_and(has_them) {
                 continue;
             }
-            below = holders.len();
-            for holder in holders {
-                let blocks = &mut into[holder.slot as usize];
-                if *blocks == 0 {
-                    *blocks = step.held(holder);
+            let whole = step.start + step.usable;
+            let is_whole = node.full as usize == holders;
+            if is_whole && is_settled && holders == self.ranks() {
+                into.fill(whole);
+            } else if is_whole {
+                for holder in &node.holders {
+                    into[holder.slot as usize] = whole;
+                }
+            } else {
+                // No jump decides what stays: with a thousand holders it would be mispredicted often.
+                for holder in &node.holders {
+                    let blocks = &mut into[holder.slot as usize];
+                    *blocks = (*blocks).max(step.held(holder));
                 }
             }
         }

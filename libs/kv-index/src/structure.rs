@@ -31,10 +31,9 @@ impl KvIndex {
 
     /// Joins `id` with its parent if no rank needs the boundary.
     fn try_merge(&mut self, id: NodeId) -> bool {
-        let node = self.tree.node(id);
-        if node.is_vacant() || node.parent == NO_NODE {
+        let Some(node) = self.tree.get(id).filter(|node| node.parent != NO_NODE) else {
             return false;
-        }
+        };
         let parent = node.parent;
         if self.answers.follow(parent) || self.is_node_end(parent, self.tree.node(parent)) {
             return false;
@@ -77,10 +76,9 @@ impl KvIndex {
     /// left of it, and then looks at its parent likewise.
     pub(crate) fn tidy(&mut self, mut id: NodeId) {
         loop {
-            let node = self.tree.node(id);
-            if node.is_vacant() || node.children > 0 || node.full > 0 {
+            let Some(node) = self.tree.get(id).filter(|n| n.children == 0 && n.full == 0) else {
                 return;
-            }
+            };
             self.forgotten.put(&node.label[node.held()..], node.asks);
             if !node.holders.is_empty() {
                 return self.tree.trim(id);

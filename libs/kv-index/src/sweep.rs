@@ -50,13 +50,14 @@ impl KvIndex {
             self.sweep.cursor = 0;
         }
         let mut spent = 0;
-        while spent < self.sweep.budget && self.sweep.cursor < self.tree.end() {
-            let id = self.sweep.cursor;
+        let mut next = self.tree.known_from(self.sweep.cursor);
+        while let Some(id) = next.filter(|_| spent < self.sweep.budget) {
             spent += 1 + self.tree.node(id).holders.len();
             self.sweep_node(id);
-            self.sweep.cursor += 1;
+            self.sweep.cursor = id + 1;
+            next = self.tree.known_from(self.sweep.cursor);
         }
-        if self.sweep.cursor >= self.tree.end() {
+        if next.is_none() {
             for slot in std::mem::take(&mut self.sweep.batch) {
                 self.radix_ranks -= u32::from(self.ranks[slot as usize].is_radix());
                 self.ranks[slot as usize] = Rank::new(0, Eviction::FreeQueue);

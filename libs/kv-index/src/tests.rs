@@ -1,13 +1,19 @@
 //! Tests against the plain model, against recorded evictions of a real engine, and by name.
 
-mod behaviour;
+mod answers;
+mod bookings;
+mod copies;
 mod demand;
+mod eviction;
 mod foresight;
 mod invariants;
 mod model;
+mod purges;
 mod radix;
 mod random;
+mod removal;
 mod replay;
+mod shape;
 mod slots;
 mod snapshot;
 mod winner;
@@ -33,4 +39,10 @@ fn serve(index: &mut KvIndex, slot: Slot, prompt: &[BlockKey], extra: u32) -> (u
     let started = index.start(&mut booking);
     index.finish(booking, 0);
     (started.cached_blocks, started.evicted_blocks)
+}
+
+/// Blocks that so many new ones would evict.
+fn would_evict(index: &KvIndex, slot: Slot, new_blocks: u32) -> u64 {
+    let blocks = index.ranks[slot.index as usize].evicted_by(new_blocks);
+    blocks.end - blocks.start
 }

@@ -1,54 +1,58 @@
-//! The arena of nodes and the table that finds an edge by its first key.
+//! Nodes, and the table that finds an edge by its first key.
 
 use domain::BlockKey;
 use hashbrown::HashTable;
 
-use crate::node::{Holder, NO_NODE, Node, NodeId};
-
-/// Nodes in one piece of the arena. The arena grows piece by piece, so growing never moves
-/// the nodes that are there.
-const PIECE: usize = 1024;
+use crate::arena::Arena;
+use crate::node::{NO_NODE, Node, NodeId};
 
 /// The table is cut into so many parts, each of which grows on its own: no call pays for
 /// rehashing every edge at once.
 const PARTS: usize = 1024;
 
+/// A part gives memory back when it is so many times as large as what is in it …
+const SPARSE: usize = 8;
+/// … and has room for more edges than this.
+const SMALL_PART: usize = 28;
+
 /// Nodes by number, and edges by first key.
 pub(crate) struct Tree {
-    pieces: Vec<Vec<Node>>,
-    vacant: Vec<NodeId>,
+    arena: Arena,
     parts: Vec<HashTable<NodeId>>,
-    live: usize,
     blocks: usize,
 }
 
 impl Tree {
     pub(crate) fn new() -> Self {
         Tree {
-            pieces: Vec::new(),
-            vacant: Vec::new(),
+            arena: Arena::default(),
             parts: (0..PARTS).map(|_| HashTable::new()).collect(),
-            live: 0,
             blocks: 0,
         }
     }
 
+    /// The node of that number, if it is in use.
+    pub(crate) fn get(&self, id: NodeId) -> Option<&Node> {
+        self.arena.get(id)
+    }
+
     pub(crate) fn node(&self, id: NodeId) -> &Node {
-        &self.pieces[id as usize / PIECE][id as usize % PIECE]
+        self.arena.node(id)
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.pieces[id as usize / PIECE][id as usize % PIECE]
+        self.arena.node_mut(id)
     }
 
-    /// Numbers in use are below this; some below it are vacant.
-    pub(crate) fn end(&self) -> NodeId {
-        self.pieces.last().map_or(0, |last| (self.pieces.len() - 1) * PIECE + last.len()) as NodeId
+    /// See [`Arena::known_from`].
+    pub(crate) fn known_from(&self, id: NodeId) -> Option<NodeId> {
+        let id = self.arena.known_from(id);
+        (id < self.arena.end()).then_some(id)
     }
 
     /// Nodes in use.
     pub(crate) fn live(&self) -> usize {
-        self.live
+        self.arena.live()
     }
 
     /// Sum of the label lengths.
@@ -58,14 +62,8 @@ impl Tree {
 
     /// Bytes on the heap that nodes, labels, holders and the table take.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let of_node = |node: &Node| {
-            node.label.capacity() * size_of::<BlockKey>()
-                + node.holders.capacity() * size_of::<Holder>()
-        };
-        let nodes: usize = self.pieces.iter().flatten().map(of_node).sum();
-        let pieces: usize = self.pieces.iter().map(|p| p.capacity() * size_of::<Node>()).sum();
         let parts: usize = self.parts.iter().map(HashTable::allocation_size).sum();
-        nodes + pieces + parts + self.vacant.capacity() * size_of::<NodeId>()
+        self.arena.heap_bytes() + parts
     }
 
     /// The edge from `parent` that begins with `first`. An edge with that first key under
@@ -87,30 +85,9 @@ impl Tree {
     /// Adds a node without holders. `label` must not be empty.
     pub(crate) fn add(&mut self, parent: NodeId, label: Vec<BlockKey>) -> NodeId {
         self.blocks += label.len();
-        self.live += 1;
-        let node = Node::new(parent, label);
-        let id = match self.vacant.pop() {
-            Some(id) => {
-                *self.node_mut(id) = node;
-                id
-            }
-            None => self.push(node),
-        };
+        let id = self.arena.insert(Node::new(parent, label));
         self.adopt(parent, id);
         self.enter(id);
-        id
-    }
-
-    fn push(&mut self, node: Node) -> NodeId {
-        let id = self.end();
-        match self.pieces.last_mut() {
-            Some(last) if last.len() < PIECE => last.push(node),
-            _ => {
-                let mut piece = Vec::with_capacity(PIECE);
-                piece.push(node);
-                self.pieces.push(piece);
-            }
-        }
         id
     }
 
@@ -120,14 +97,8 @@ impl Tree {
         let parent = self.node(id).parent;
         self.disown(parent, id);
         self.blocks -= self.node(id).label.len();
-        self.vacate(id);
+        self.arena.vacate(id);
         parent
-    }
-
-    fn vacate(&mut self, id: NodeId) {
-        *self.node_mut(id) = Node::new(NO_NODE, Vec::new());
-        self.vacant.push(id);
-        self.live -= 1;
     }
 
     /// Cuts the label's end that no holder has.
@@ -162,7 +133,7 @@ impl Tree {
         self.leave(parent);
         let above = self.node_mut(parent);
         let (grandparent, upper) = (above.parent, std::mem::take(&mut above.label));
-        self.vacate(parent);
+        self.arena.vacate(parent);
         self.disown(grandparent, parent);
         let node = self.node_mut(id);
         node.label = [&upper[..], &node.label[..]].concat();
@@ -189,15 +160,20 @@ impl Tree {
 
     fn enter(&mut self, id: NodeId) {
         let first = self.node(id).label[0];
-        let Tree { pieces, parts, .. } = self;
-        let hasher = |id: &NodeId| pieces[*id as usize / PIECE][*id as usize % PIECE].label[0].0;
+        let Tree { arena, parts, .. } = self;
+        let hasher = |id: &NodeId| arena.node(*id).label[0].0;
         parts[part_of(first)].insert_unique(first.0, id, hasher);
     }
 
     fn leave(&mut self, id: NodeId) {
-        let first = self.node(id).label[0];
-        let entry = self.parts[part_of(first)].find_entry(first.0, |other| *other == id);
+        let Tree { arena, parts, .. } = self;
+        let first = arena.node(id).label[0];
+        let part = &mut parts[part_of(first)];
+        let entry = part.find_entry(first.0, |other| *other == id);
         entry.expect("every node in use is in the table under its first key").remove();
+        if part.capacity() > SMALL_PART && part.len() * SPARSE < part.capacity() {
+            part.shrink_to(part.len() * 2, |id| arena.node(*id).label[0].0);
+        }
     }
 }
 

@@ -32,11 +32,11 @@ pub struct Holdings {
     list: MemberList,
     next_lease: u64,
     serial: u64,
-    pools: BTreeMap<PoolId, Held>,
+    pools: BTreeMap<PoolId, PoolHoldings>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct PoolHoldings {
     open: BTreeMap<LeaseId, Lease>,
     pending: BTreeSet<LeaseId>,
     /// Whom to ask first, if it is another than the list says.
@@ -59,9 +59,7 @@ impl Holdings {
 
     /// The member list is another.
     pub fn set_list(&mut self, list: &MemberList) {
-        if list.epoch > self.list.epoch {
-            self.list = list.clone();
-        }
+        self.list.replace_if_newer(list);
     }
 
     /// The routers to ask for a pool, in this order: who served it last or was named, then the
@@ -270,7 +268,7 @@ impl Holdings {
     }
 
     /// The holdings of a pool that something is about to happen to.
-    fn held(&mut self, pool: &PoolId) -> &mut Held {
+    fn held(&mut self, pool: &PoolId) -> &mut PoolHoldings {
         let held = self.pools.entry(pool.clone()).or_default();
         (held.settled, held.empty_audit) = (false, None);
         held

@@ -55,7 +55,7 @@
 //!   list and has its state but for one batch of changes, which it sends along; and it stops
 //!   serving in that moment. Who has exactly the released state takes over: nothing is lost in a
 //!   handover. To any other claimer it shows that it lives.
-//! - If nobody answers for 300 ms (the second after the standby: 600 ms, and so on), the claimer
+//! - If nobody answers for 300 ms (the third in order: 600 ms, and so on), the claimer
 //!   takes over with what it has.
 //! - Claims are sent directly. A bus that is down makes standbys old, not owners many.
 //! - An owner that the newest list names moves its reign along to the list's epoch, so one that
@@ -134,7 +134,7 @@ pub use holdings::{Holdings, RESUME_BATCH, Use};
 pub use leases::{Lease, LeaseBook, LeaseChange, LeaseKey, Phase, RankLoad};
 pub use member::{Epoch, Member, MemberId, MemberList, Process, Role};
 pub use membership::{
-    MEMBER_LEASE, MOST_MEMBERS, Membership, Objection, RENEW_EVERY, Registrar, Renew, Standing,
+    EpochOrder, MEMBER_LEASE, MOST_MEMBERS, Membership, Objection, RENEW_EVERY, Registrar, Renew,
 };
 pub use message::{Heartbeat, MessageOf, Output, OutputOf, PoolMessage, ResyncReason, To};
 pub use ownership::{PoolId, Reign, Stream, order};

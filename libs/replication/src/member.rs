@@ -118,6 +118,15 @@ pub struct MemberList {
 }
 
 impl MemberList {
+    /// Takes the other list's place if that one is newer. Returns whether it was.
+    pub fn replace_if_newer(&mut self, other: &MemberList) -> bool {
+        let is_newer = other.epoch > self.epoch;
+        if is_newer {
+            *self = other.clone();
+        }
+        is_newer
+    }
+
     /// The processes that can own pools.
     pub fn routers(&self) -> impl Iterator<Item = &Process> {
         self.members.iter().filter(|m| m.role == Role::Router).map(|m| &m.process)

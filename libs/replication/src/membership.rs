@@ -207,7 +207,7 @@ impl Registrar {
 
 /// How the epoch of a message stands to ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum EpochOrder {
     /// The sender goes by the same list.
     Same,
     /// The sender's list is older: what it says as an owner is refused, and it is sent ours.
@@ -222,13 +222,12 @@ pub struct Membership {
     me: Member,
     list: MemberList,
     next_renew: Moment,
-    answered: Option<Moment>,
 }
 
 impl Membership {
     /// A member that knows no list yet.
     pub fn new(me: Member) -> Self {
-        Self { me, list: MemberList::default(), next_renew: Moment::ZERO, answered: None }
+        Self { me, list: MemberList::default(), next_renew: Moment::ZERO }
     }
 
     /// This process.
@@ -250,33 +249,18 @@ impl Membership {
         Some(Renew { member: self.me.clone(), known: self.list.epoch })
     }
 
-    /// Telemetry answered a renewal. Returns whether the list is another now.
-    pub fn renewed(&mut self, list: Option<MemberList>, now: Moment) -> bool {
-        self.answered = Some(now);
-        list.is_some_and(|list| self.adopt(list))
-    }
-
-    /// A list was published, or a peer sent its own. Returns whether the list is another now.
-    pub fn adopt(&mut self, list: MemberList) -> bool {
-        let newer = list.epoch > self.list.epoch;
-        if newer {
-            self.list = list;
-        }
-        newer
+    /// Telemetry answered a renewal, or a peer sent its list. Returns whether the list is another now.
+    pub fn adopt(&mut self, list: &MemberList) -> bool {
+        self.list.replace_if_newer(list)
     }
 
     /// How a message that carries `epoch` stands to our list.
-    pub fn standing(&self, epoch: Epoch) -> Standing {
+    pub fn order(&self, epoch: Epoch) -> EpochOrder {
         match epoch.cmp(&self.list.epoch) {
-            std::cmp::Ordering::Less => Standing::Older(self.list.clone()),
-            std::cmp::Ordering::Equal => Standing::Same,
-            std::cmp::Ordering::Greater => Standing::Newer,
+            std::cmp::Ordering::Less => EpochOrder::Older(self.list.clone()),
+            std::cmp::Ordering::Equal => EpochOrder::Same,
+            std::cmp::Ordering::Greater => EpochOrder::Newer,
         }
-    }
-
-    /// How long telemetry has not answered; `None` if it never did.
-    pub fn telemetry_silent_for(&self, now: Moment) -> Option<Duration> {
-        self.answered.map(|at| now.since(at))
     }
 }
 

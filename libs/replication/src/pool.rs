@@ -139,6 +139,11 @@ impl<S: Replicated> Pool<S> {
         Some(Output::Send(To::Routers, publisher.publish(delta)))
     }
 
+    /// Whether it has given the pool to a successor and nobody's changes were heard since.
+    pub fn has_released(&self) -> bool {
+        matches!(&self.role, Role::Released(..))
+    }
+
     /// Whether it has the state of an owner and follows that one's changes.
     pub fn is_in_step(&self) -> bool {
         matches!(&self.role, Role::Following(follower) if follower.is_in_step())

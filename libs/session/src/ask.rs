@@ -33,9 +33,7 @@ pub(crate) async fn route(shared: Arc<Shared>, route: Route) -> Result<Decision,
             None => Err(rejected(RejectReason::UnknownModel)),
         };
         let now = shared.now();
-        let may_change = result.as_ref().is_err_and(|rejected| {
-            matches!(rejected.reason, RejectReason::NoReadyBackend | RejectReason::UnknownModel)
-        });
+        let may_change = result.as_ref().is_err_and(|rejected| rejected.reason.may_pass());
         // A router that holds the Route answers when it is over; this is for an edge alone.
         if !may_change || now >= hold_until {
             return result;

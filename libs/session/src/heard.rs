@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::{LeaseId, Rejected};
 use proto::routing::v1::edge_message::Kind;
-use proto::routing::v1::router_message::Kind as Told;
+use proto::routing::v1::router_message::Kind as FromRouter;
 use proto::routing::v1::{self, NotOwner};
 use proto::{Decided, WireError};
 use replication::{AuditReply, MemberList, PoolId, Process, Reign, Resume};
@@ -15,7 +15,7 @@ use crate::state::Answer;
 
 impl Shared {
     /// A router said something on a stream.
-    pub(crate) fn heard(self: &Arc<Self>, stream: &Open, message: Told) {
+    pub(crate) fn heard(self: &Arc<Self>, stream: &Open, message: FromRouter) {
         if let Err(error) = self.take(stream, message)
             && let Some(held_back) = self.lines.pass()
         {
@@ -24,20 +24,20 @@ impl Shared {
         }
     }
 
-    fn take(self: &Arc<Self>, stream: &Open, message: Told) -> Result<(), WireError> {
+    fn take(self: &Arc<Self>, stream: &Open, message: FromRouter) -> Result<(), WireError> {
         match message {
-            Told::Decision(decision) => self.decided(stream, decision.try_into()?),
-            Told::Rejected(rejected) => {
+            FromRouter::Decision(decision) => self.decided(stream, decision.try_into()?),
+            FromRouter::Rejected(rejected) => {
                 let lease = LeaseId(rejected.lease);
                 let rejected = Rejected::from(rejected);
                 self.state.lock().tell(lease, Answer::Rejected(rejected));
             }
-            Told::Queued(queued) => {
+            FromRouter::Queued(queued) => {
                 self.state.lock().tell(LeaseId(queued.lease), Answer::Queued);
             }
-            Told::NotOwner(not_owner) => self.not_owner(stream, not_owner)?,
-            Told::AuditReply(reply) => self.audited(stream, reply)?,
-            Told::RouteError(error) => {
+            FromRouter::NotOwner(not_owner) => self.not_owner(stream, not_owner)?,
+            FromRouter::AuditReply(reply) => self.audited(stream, reply)?,
+            FromRouter::RouteError(error) => {
                 if let Some(held_back) = self.lines.pass() {
                     let (router, reason) = (&stream.router, &error.message);
                     tracing::error!(%router, reason, held_back, "a Route failed");
@@ -45,12 +45,12 @@ impl Shared {
                 let rejected = crate::ask::rejected(domain::RejectReason::NotTaken);
                 self.state.lock().tell(LeaseId(error.lease), Answer::Rejected(rejected));
             }
-            Told::Members(list) => links::set_list(self, &MemberList::try_from(list)?),
-            Told::WantMembers(_) => {
+            FromRouter::Members(list) => links::set_list(self, &MemberList::try_from(list)?),
+            FromRouter::WantMembers(_) => {
                 let list = self.state.lock().list();
                 stream.outbox.push(Kind::Members((&list).into()));
             }
-            Told::Welcome(_) | Told::Refused(_) => {
+            FromRouter::Welcome(_) | FromRouter::Refused(_) => {
                 let value = "not at the beginning".to_owned();
                 return Err(WireError::NotAllowed { field: "welcome", value });
             }

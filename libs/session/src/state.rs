@@ -105,9 +105,8 @@ impl State {
 
     /// A member list came. Returns whether it is the newest.
     pub(crate) fn set_list(&mut self, list: &MemberList) -> bool {
-        let is_newer = list.epoch > self.list.epoch;
+        let is_newer = self.list.replace_if_newer(list);
         if is_newer {
-            self.list = list.clone();
             self.holdings.set_list(list);
         }
         is_newer

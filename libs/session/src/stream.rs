@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use proto::routing::v1::edge_message::Kind;
-use proto::routing::v1::router_message::Kind as Told;
+use proto::routing::v1::router_message::Kind as FromRouter;
 use proto::routing::v1::routing_client::RoutingClient;
 use proto::routing::v1::{self, Hello, Refused, RouterFrame, Welcome};
 use replication::MemberId;
@@ -104,12 +104,12 @@ async fn attempt(shared: &Arc<Shared>, router: &MemberId, channel: Channel) -> E
     };
     let mut messages = first.messages.into_iter().filter_map(|message| message.kind);
     match messages.next() {
-        Some(Told::Welcome(welcome)) => {
+        Some(FromRouter::Welcome(welcome)) => {
             let end = serve(shared, router, welcome, messages.collect(), inbound, outbox).await;
             drop(closed);
             end
         }
-        Some(Told::Refused(Refused { message, .. })) => {
+        Some(FromRouter::Refused(Refused { message, .. })) => {
             shared.metrics.connect_failed("refused");
             if let Some(held_back) = shared.lines.pass() {
                 let reason = message;
@@ -125,7 +125,7 @@ async fn serve(
     shared: &Arc<Shared>,
     router: &MemberId,
     welcome: Welcome,
-    first: Vec<Told>,
+    first: Vec<FromRouter>,
     mut inbound: Streaming<RouterFrame>,
     outbox: Arc<Outbox>,
 ) -> End {

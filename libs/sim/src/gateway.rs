@@ -25,7 +25,7 @@ use scheduling::{
 
 use measure::Measure;
 pub use mirror::MirrorKind;
-use mirror::{Held, Mirror};
+use mirror::{Mirror, MirrorBooking};
 use policy::{Chooser, Snapshot};
 
 /// What a gateway is set up with.
@@ -76,7 +76,7 @@ struct Rank {
 
 struct Lease {
     rank: usize,
-    held: Held,
+    held: MirrorBooking,
     started: bool,
     measure: Measure,
     first_token: bool,

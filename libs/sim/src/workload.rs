@@ -147,12 +147,6 @@ pub fn system_text(seed: u64, words: usize) -> String {
     format!("You answer questions about one report, briefly. {body}")
 }
 
-/// A question that no other request of the set asks: about a dozen tokens.
-pub fn question_text(request: usize) -> String {
-    let word = WORDS[request % WORDS.len()];
-    format!("Question {request}: what of the {word}?")
-}
-
 /// The golden ratio in 64 bits: neighbouring indices get unrelated seeds.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -192,12 +186,6 @@ mod tests {
             .map(|text| text.chars().take(20).collect())
             .collect();
         assert_eq!(heads.len(), 100);
-    }
-
-    #[test]
-    fn questions_are_unique() {
-        let all: std::collections::HashSet<String> = (0..3000).map(question_text).collect();
-        assert_eq!(all.len(), 3000);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
-use opentelemetry_proto::tonic::trace::v1::Span as Told;
+use opentelemetry_proto::tonic::trace::v1::Span as ReceivedSpan;
 use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -93,7 +93,7 @@ async fn a_span_arrives_with_its_trace_and_all_that_is_told_of_it() {
     let resource = &request.resource_spans[0];
     let attributes = &resource.resource.as_ref().unwrap().attributes;
     assert!(attributes.iter().any(|a| a.key == "service.name"), "{attributes:?}");
-    let told: &Told = &resource.scope_spans[0].spans[0];
+    let told: &ReceivedSpan = &resource.scope_spans[0].spans[0];
     assert_eq!(told.name, "chat");
     assert_eq!(told.trace_id, 0x4bf92f3577b34da6a3ce929d0e0e4736_u128.to_be_bytes());
     assert_eq!(told.parent_span_id, 0x00f067aa0ba902b7_u64.to_be_bytes());

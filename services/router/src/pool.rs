@@ -14,7 +14,7 @@
 //! - [`report`]: what became of it
 //! - [`remote`]: leases that edges in other processes hold
 //! - [`change`], [`copy`]: what an owner tells of it, and what another router makes of that
-//! - [`held`]: whether it is served here
+//! - [`local`]: whether it is served here
 //! - [`feedback`]: what engines found in their caches, and what beliefs are worth
 //! - [`passing`]: what happens as time passes
 //! - [`trace`], [`view`]: what operators are told
@@ -24,9 +24,9 @@ mod choice;
 mod copy;
 mod decide;
 mod feedback;
-mod held;
 mod keeper;
 mod lease;
+mod local;
 mod measure;
 mod passing;
 mod profile;
@@ -46,7 +46,7 @@ use domain::{
     Backend, BackendId, BlockUnit, Decision, LeaseId, ModelId, Moment, RankId, RejectReason,
     Report, Route,
 };
-use kv_index::feedback::{Feedback, Told};
+use kv_index::feedback::{Feedback, ToldCapacity};
 use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
 use proto::What;
@@ -57,11 +57,11 @@ use crate::config::Choosing;
 use crate::explain::{Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
 pub(crate) use change::Change;
-use change::Told as ToldChanges;
-use held::Held;
-pub(crate) use held::{Outbox, Outgoing, Peers};
+use change::ChangeLog;
 pub(crate) use lease::pool_of;
 use lease::{Lease, lease_id};
+use local::LocalPool;
+pub(crate) use local::{Outbox, Outgoing, Peers, PoolRole};
 use passing::{has_room, start};
 use prospect::Introduced;
 use rank::RankKey;
@@ -83,17 +83,17 @@ pub(crate) struct Pool {
     /// The backends of the last reconcile, with the model's name there. Held over a whole
     /// reconcile, so that one at a time runs; decisions never take it.
     seated: Mutex<HashMap<BackendId, (Arc<Backend>, ModelId)>>,
-    held: Mutex<Held>,
+    local: Mutex<LocalPool>,
     families: Arc<Families>,
 }
 
 /// Whether a pool is served here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Ownership {
     /// It is.
-    Serves(Reign),
+    Here(Reign),
     /// Another router serves it, as far as is known.
-    Other(Option<Process>),
+    Elsewhere(Option<Process>),
     /// Nobody does as far as is known, and nothing is known of it here: somebody soon will.
     Vacant,
 }
@@ -112,7 +112,7 @@ pub(crate) struct State {
     /// When something was heard of it last.
     now: Moment,
     /// What copies are to be told.
-    told: ToldChanges,
+    changes: ChangeLog,
     ranks: Ranks,
     /// What was found at the last decision of whether all of them can be asked.
     introduced: Option<Introduced>,
@@ -141,7 +141,7 @@ struct Mirror {
     index: KvIndex,
     matches: Matches,
     /// Leading blocks of the prompt that was looked up last, by slot.
-    held: Vec<u32>,
+    matched_by_slot: Vec<u32>,
     /// Leading blocks of the prompt looked up last that one more rank should hold; 0 if none.
     hot_blocks: u32,
     /// What the engines of its ranks say they found.
@@ -159,11 +159,11 @@ impl Pool {
     ) -> Self {
         let state =
             |families: &Arc<Families>| State::new(model.clone(), number, config, families.clone());
-        let held = match peers {
-            None => Held::alone(state(&families)),
-            Some(peers) => Held::shared(&model, state(&peers.hidden), peers),
+        let local = match peers {
+            None => LocalPool::alone(state(&families)),
+            Some(peers) => LocalPool::shared(&model, state(&peers.hidden), peers),
         };
-        Self { model, seated: Mutex::default(), held: Mutex::new(held), families }
+        Self { model, seated: Mutex::default(), local: Mutex::new(local), families }
     }
 
     /// Brings the ranks in line with the fleet. Decisions wait only for what changed.
@@ -190,9 +190,9 @@ impl Pool {
 
     /// Does something with the state and tells copies of it. `None` if it is not served here.
     fn act<R>(&self, act: impl FnOnce(&mut State) -> R) -> Option<R> {
-        let mut held = self.held.lock();
-        let result = act(held.active()?);
-        held.publish();
+        let mut local = self.local.lock();
+        let result = act(local.active()?);
+        local.publish();
         Some(result)
     }
 
@@ -214,7 +214,7 @@ impl Pool {
             state.advance(now);
             let mut reaped = state.reap(now);
             reaped.extend(state.end_orphans(now));
-            state.house(now);
+            state.adopt_leases_without_rank(now);
             state.reconsider(now);
             state.ranks.refresh();
             state.show(now);
@@ -250,15 +250,15 @@ impl Pool {
     }
 
     /// Whether it is served here. It is asked for an edge, so if it is not it may have to be.
-    pub(crate) fn standing(&self, now: Moment) -> Standing {
-        if let Some(reign) = self.held.lock().reign() {
-            return Standing::Serves(reign);
+    pub(crate) fn ownership(&self, now: Moment) -> Ownership {
+        if let Some(reign) = self.local.lock().reign() {
+            return Ownership::Here(reign);
         }
         self.drive(now, |pool| {
             pool.asked(now);
             pool.tick(now)
         });
-        self.held.lock().standing(now)
+        self.local.lock().ownership(now)
     }
 
     /// The member list is another.
@@ -282,7 +282,7 @@ impl Pool {
         now: Moment,
         step: impl FnOnce(&mut replication::Pool<State>) -> Vec<replication::OutputOf<State>>,
     ) {
-        if !self.held.lock().drive(now, step) {
+        if !self.local.lock().drive(now, step) {
             return;
         }
         let seated = self.seated.lock();
@@ -292,62 +292,68 @@ impl Pool {
                 Some(Seat { backend, model })
             })
             .collect();
-        self.held.lock().begin(&self.families, &seats, now);
+        self.local.lock().begin(&self.families, &seats, now);
     }
 
     /// Leases of edges elsewhere, as the replicated book has them.
     #[cfg(test)]
     pub(crate) fn booked(&self) -> Vec<(LeaseKey, replication::Lease)> {
-        self.held.lock().state().booked()
+        self.local.lock().state().booked()
     }
 
     /// Its copy of the state.
     #[cfg(test)]
     pub(crate) fn with_state<R>(&self, read: impl FnOnce(&State) -> R) -> R {
-        read(self.held.lock().state())
+        read(self.local.lock().state())
     }
 
     /// Whether nothing is left in it.
     pub(crate) fn is_empty(&self) -> bool {
         let is_unseated = self.seated.lock().is_empty();
-        let held = self.held.lock();
-        let state = held.state();
+        let local = self.local.lock();
+        let state = local.state();
         is_unseated && state.ranks.is_empty() && state.leases.is_empty()
     }
 
-    /// What this router is to it: `serves`, `follows` or `aside`.
-    pub(crate) fn role(&self) -> &'static str {
-        self.held.lock().role()
+    /// What this router is to it.
+    pub(crate) fn role(&self) -> PoolRole {
+        self.local.lock().role()
     }
 
     /// The ranks as operators see them.
     pub(crate) fn view(&self, now: Moment) -> Vec<serde_json::Value> {
         let seated = self.seated.lock();
-        let mut held = self.held.lock();
-        let role = held.role();
-        if let Some(state) = held.active() {
+        let mut local = self.local.lock();
+        let role = local.role();
+        if let Some(state) = local.active() {
             state.advance(now);
-            held.publish();
+            local.publish();
         }
         // Copies are not told of states: should this router serve, it goes by what it sees itself.
         let state_of = |backend: &BackendId| seated.get(backend).map(|(seen, _)| seen.state);
-        held.state().view(role, &state_of, now)
+        local.state().view(role.as_str(), &state_of, now)
     }
 }
 
 impl Mirror {
     /// Leading blocks that a slot's rank holds of the prompt that was looked up last.
     #[inline]
-    fn held(&self, slot: Slot) -> u32 {
-        self.held.get(slot.number()).copied().unwrap_or(0)
+    fn matched_blocks(&self, slot: Slot) -> u32 {
+        self.matched_by_slot.get(slot.number()).copied().unwrap_or(0)
     }
 
     /// The engine of `rank` tells its size, at first or anew.
-    fn set_told(&mut self, slot: Slot, told: Told, rank: &RankId, changes: &mut ToldChanges) {
-        let blocks = self.feedback.set_told(slot, told);
+    fn set_told_capacity(
+        &mut self,
+        slot: Slot,
+        told: ToldCapacity,
+        rank: &RankId,
+        changes: &mut ChangeLog,
+    ) {
+        let blocks = self.feedback.set_told_capacity(slot, told);
         self.index.set_capacity(slot, blocks);
         let unit = self.unit;
-        changes.tell(|| Change::Capacity { rank: rank.clone(), unit, blocks });
+        changes.record(|| Change::Capacity { rank: rank.clone(), unit, blocks });
     }
 }
 
@@ -364,7 +370,7 @@ impl State {
             families,
             is_copy: false,
             now: Moment::ZERO,
-            told: ToldChanges::default(),
+            changes: ChangeLog::default(),
             by_backend: HashMap::new(),
             mirrors: Vec::new(),
             leases: BTreeMap::new(),
@@ -388,7 +394,7 @@ impl State {
             unit,
             index: KvIndex::new(),
             matches: Matches::default(),
-            held: Vec::new(),
+            matched_by_slot: Vec::new(),
             hot_blocks: 0,
             feedback: Feedback::default(),
         });
@@ -401,7 +407,7 @@ impl State {
         if rank.slot(mirror).is_none() {
             let told = rank.profile.told(mirror_state.unit, self.scaled_by);
             let slot = mirror_state.index.add_rank_as(told.blocks, rank.profile.eviction);
-            mirror_state.set_told(slot, told, &rank.id, &mut self.told);
+            mirror_state.set_told_capacity(slot, told, &rank.id, &mut self.changes);
             rank.set_slot(mirror, slot);
         }
     }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::config::Choosing;
 use crate::explain::{Explanations, Outcome, Trace};
 use crate::metrics::Families;
-use crate::pool::{Answer, Peers, Pool, Routed, Seat, Standing, State, pool_of};
+use crate::pool::{Answer, Ownership, Peers, Pool, PoolRole, Routed, Seat, State, pool_of};
 
 /// Pools without ranks and leases that are remembered, so that a model whose backends are all
 /// gone is told from one that never was. Adapters that come and go must not pile up.
@@ -132,7 +132,7 @@ impl Router {
             fleet.mark_unchanged();
             let now = lifecycle::monotonic();
             let tried = self.try_route(&route, now);
-            if now >= until || !tried.0.as_ref().is_err_and(|reason| may_change(*reason)) {
+            if now >= until || !tried.0.as_ref().is_err_and(|reason| reason.may_pass()) {
                 return self.conclude(tried);
             }
             tokio::select! {
@@ -197,8 +197,8 @@ impl Router {
     }
 
     /// Whether a pool is served here; `None` if it is not known.
-    pub(crate) fn standing(&self, pool: &PoolId, now: Moment) -> Option<Standing> {
-        Some(self.named(pool)?.standing(now))
+    pub(crate) fn ownership(&self, pool: &PoolId, now: Moment) -> Option<Ownership> {
+        Some(self.named(pool)?.ownership(now))
     }
 
     /// The list that owners follow from.
@@ -213,12 +213,8 @@ impl Router {
 
     /// A member list came, from telemetry or another member.
     pub(crate) fn set_list(&self, list: &MemberList, now: Moment) {
-        {
-            let mut members = self.members.write();
-            if list.epoch <= members.epoch {
-                return;
-            }
-            *members = list.clone();
+        if !self.members.write().replace_if_newer(list) {
+            return;
         }
         for pool in self.all() {
             pool.set_list(list, now);
@@ -245,9 +241,9 @@ impl Router {
         for pool in self.all() {
             pool.tick_copies(now);
             match pool.role() {
-                "serves" => served += 1,
-                "follows" => followed += 1,
-                _ => {}
+                PoolRole::Serves => served += 1,
+                PoolRole::Follows => followed += 1,
+                PoolRole::Aside => {}
             }
         }
         self.served.send_if_modified(|before| std::mem::replace(before, served) != served);
@@ -377,11 +373,6 @@ fn seats<'a>(
     seats
 }
 
-/// Whether a backend that comes would change the answer.
-fn may_change(reason: RejectReason) -> bool {
-    matches!(reason, RejectReason::NoReadyBackend | RejectReason::UnknownModel)
-}
-
 fn unix_millis() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -394,7 +385,7 @@ impl RoutingClient for Router {
         let tried = self.try_route(&route, started);
         let took = lifecycle::monotonic().seconds_since(started);
         self.families.decision_seconds.observe(took);
-        let waits = tried.0.as_ref().is_err_and(|reason| may_change(*reason));
+        let waits = tried.0.as_ref().is_err_and(|reason| reason.may_pass());
         if waits && !route.hold.is_zero() {
             let until = started + route.hold;
             return Box::pin(self.route_held(route, until));

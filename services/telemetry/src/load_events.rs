@@ -35,11 +35,11 @@ pub struct LoadEvents {
     region: Region,
     fleet: watch::Receiver<Arc<Fleet>>,
     published: IntCounter,
-    told: HashMap<BackendId, Told>,
+    told: HashMap<BackendId, LastEvent>,
 }
 
 /// What was told last of a backend, and when.
-struct Told {
+struct LastEvent {
     at: Moment,
     backend: Arc<Backend>,
 }
@@ -93,7 +93,7 @@ impl LoadEvents {
             if self.bus.publish(&self.region.load(&event.backend), encode(&event)).is_ok() {
                 self.published.inc();
             }
-            let told = Told { at: now, backend: backend.clone() };
+            let told = LastEvent { at: now, backend: backend.clone() };
             self.told.insert(backend.id.clone(), told);
         }
         if self.told.len() > fleet.backends.len() {
@@ -113,7 +113,7 @@ impl LoadEvents {
     }
 }
 
-fn is_due(told: Option<&Told>, backend: &Arc<Backend>, now: Moment) -> bool {
+fn is_due(told: Option<&LastEvent>, backend: &Arc<Backend>, now: Moment) -> bool {
     let Some(told) = told else { return true };
     let silent = now - told.at;
     silent >= AT_LEAST_EVERY

@@ -125,11 +125,6 @@ impl Double {
         self.set(|config| config.engine.prefill_tokens_per_second = tokens)
     }
 
-    /// Fixed time of a step that prefills.
-    pub fn prefill_floor(self, floor: Duration) -> Self {
-        self.set(|config| config.engine.prefill_floor_seconds = floor.as_secs_f64())
-    }
-
     /// Time between two output tokens.
     pub fn itl(self, itl: Duration) -> Self {
         self.set(|config| config.engine.itl_base_seconds = itl.as_secs_f64())

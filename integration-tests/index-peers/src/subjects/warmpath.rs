@@ -14,17 +14,22 @@ use crate::clock::ThreadClock;
 /// What a lookup reports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Report {
-    /// What the choice needs: the holders of the deep part, and the shared nodes above them.
+    /// What the router's choice takes: every rank's depth in a table, and whether the prompt begins
+    /// with a hot prefix.
     Choice,
     /// Every holder, as the published indexes do.
     All,
 }
+
+/// A load of each holder above which a prefix is hot: in the order of what the router asks with.
+const HOT_LOAD: f64 = 0.25;
 
 pub struct Warmpath {
     report: Report,
     index: KvIndex,
     slots: Vec<Slot>,
     matches: Matches,
+    depths: Vec<u32>,
     keys: Vec<Vec<BlockKey>>,
     prepared: VecDeque<Vec<(usize, u32)>>,
 }
@@ -35,7 +40,8 @@ impl Warmpath {
         // Every prompt ends within a block: one block beside the cached ones.
         let slots = (0..workers).map(|_| index.add_rank(capacity as u32 + 1)).collect();
         let keys = (0..load.len()).map(|request| load.keys(request)).collect();
-        Self { report, index, slots, matches: Matches::default(), keys, prepared: VecDeque::new() }
+        let (matches, depths, prepared) = (Matches::default(), Vec::new(), VecDeque::new());
+        Self { report, index, slots, matches, depths, keys, prepared }
     }
 }
 
@@ -58,10 +64,16 @@ impl Subject for Warmpath {
         for (request, worker) in &prepared {
             let keys = &self.keys[*request];
             self.index.match_prefix(keys, &mut self.matches);
-            black_box(&self.matches);
-            if self.report == Report::All {
-                self.index.list_all(&mut self.matches);
-                black_box(self.matches.listed());
+            match self.report {
+                Report::Choice => {
+                    self.index.blocks_by_slot(&self.matches, &mut self.depths);
+                    black_box(self.index.demand(&self.matches, HOT_LOAD));
+                    black_box(&self.depths);
+                }
+                Report::All => {
+                    self.index.list_all(&mut self.matches);
+                    black_box(self.matches.listed());
+                }
             }
             let mut booking = self.index.book(self.slots[*worker as usize], keys, 1);
             black_box(self.index.start(&mut booking));

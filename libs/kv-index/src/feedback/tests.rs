@@ -27,8 +27,8 @@ impl Bench {
         let (mut index, mut feedback) = (KvIndex::new(), Feedback::default());
         let add = |_: &u32| {
             let slot = index.add_rank(TOLD);
-            let told = Told { blocks: TOLD, is_assumed, group: 1 };
-            assert_eq!(feedback.set_told(slot, told), TOLD);
+            let told = ToldCapacity { blocks: TOLD, is_assumed, group: 1 };
+            assert_eq!(feedback.set_told_capacity(slot, told), TOLD);
             slot
         };
         let slots = actual.iter().map(add).collect();
@@ -183,8 +183,8 @@ fn ranks_that_were_told_the_same_learn_together() {
         assert!(off_by(together.capacity(rank), 500) < 0.2, "{}", together.capacity(rank));
     }
     let late = together.index.add_rank(TOLD);
-    let told = Told { blocks: TOLD, is_assumed: false, group: 1 };
-    assert!(off_by(together.feedback.set_told(late, told), 500) < 0.2);
+    let told = ToldCapacity { blocks: TOLD, is_assumed: false, group: 1 };
+    assert!(off_by(together.feedback.set_told_capacity(late, told), 500) < 0.2);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn requests_that_do_not_look_into_the_cache_change_no_capacity() {
         assert!(!done.purged_rank);
     }
     assert!(off_by(bench.capacity(0), TOLD) < 0.1, "{}", bench.capacity(0));
-    assert_eq!(bench.feedback.standing(bench.slots[0]), Standing::Confirmed);
+    assert_eq!(bench.feedback.mirror_trust(bench.slots[0]), MirrorTrust::Confirmed);
 }
 
 #[test]
@@ -250,21 +250,21 @@ fn a_cache_that_was_reset_is_taken_to_be_empty() {
 fn a_rank_that_is_always_wrong_is_distrusted_until_it_is_right() {
     let mut bench = Bench::new(&[TOLD], false, 1);
     let slot = bench.slots[0];
-    assert_eq!(bench.feedback.standing(slot), Standing::Silent);
+    assert_eq!(bench.feedback.mirror_trust(slot), MirrorTrust::Unreported);
     for document in 0..10 {
         bench.serve(0, document, told);
     }
-    assert_eq!(bench.feedback.standing(slot), Standing::Confirmed);
+    assert_eq!(bench.feedback.mirror_trust(slot), MirrorTrust::Confirmed);
     for at in 0..100 {
         bench.serve(0, at % 10, |found| told(found / 5));
     }
-    assert_eq!(bench.feedback.standing(slot), Standing::Distrusted);
+    assert_eq!(bench.feedback.mirror_trust(slot), MirrorTrust::Distrusted);
     let trust = bench.feedback.trust(slot);
     assert!((0.1..0.4).contains(&trust), "{trust}");
     for at in 0..100 {
         bench.serve(0, at % 10, told);
     }
-    assert_eq!(bench.feedback.standing(slot), Standing::Confirmed);
+    assert_eq!(bench.feedback.mirror_trust(slot), MirrorTrust::Confirmed);
     assert_eq!(bench.feedback.trust(slot), 1.0);
 }
 
@@ -275,15 +275,15 @@ fn an_engine_that_stops_reporting_is_modelled_again() {
     for at in 0..20 {
         bench.serve(0, at % 5, told);
     }
-    assert_eq!(bench.feedback.standing(slot), Standing::Confirmed);
+    assert_eq!(bench.feedback.mirror_trust(slot), MirrorTrust::Confirmed);
     for at in 0..40 {
         bench.serve(0, at % 5, |_| Heard::Silence);
     }
-    assert_eq!(bench.feedback.standing(slot), Standing::Silent);
+    assert_eq!(bench.feedback.mirror_trust(slot), MirrorTrust::Unreported);
     for at in 0..20 {
         bench.serve(0, at % 5, told);
     }
-    assert_eq!(bench.feedback.standing(slot), Standing::Confirmed);
+    assert_eq!(bench.feedback.mirror_trust(slot), MirrorTrust::Confirmed);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn an_engine_that_leaves_out_a_zero_goes_on_counting_as_one_that_reports() {
     for at in 0..400 {
         bench.serve(0, at / 2, |found| if found == 0 { Heard::Silence } else { told(found) });
     }
-    assert_eq!(bench.feedback.standing(bench.slots[0]), Standing::Confirmed);
+    assert_eq!(bench.feedback.mirror_trust(bench.slots[0]), MirrorTrust::Confirmed);
     assert_eq!(bench.capacity(0), TOLD);
 }
 
@@ -313,7 +313,9 @@ fn an_engine_that_tells_nothing_is_not_followed() {
 fn an_engine_that_keeps_whole_sequences_is_not_resized() {
     let mut bench = Bench::new(&[300], false, 1);
     let slot = bench.index.add_rank_as(TOLD, crate::Eviction::Slots(4));
-    bench.feedback.set_told(slot, Told { blocks: TOLD, is_assumed: true, group: 2 });
+    bench
+        .feedback
+        .set_told_capacity(slot, ToldCapacity { blocks: TOLD, is_assumed: true, group: 2 });
     bench.slots[0] = slot;
     for _ in 0..400 {
         let document = bench.document(60);
@@ -321,22 +323,25 @@ fn an_engine_that_keeps_whole_sequences_is_not_resized() {
         assert_eq!(done.capacity, None);
     }
     assert_eq!(bench.feedback.told_blocks(slot), Some(TOLD));
-    assert!(bench.feedback.standing(slot) != Standing::Silent);
+    assert!(bench.feedback.mirror_trust(slot) != MirrorTrust::Unreported);
 }
 
 #[test]
 fn a_size_that_was_learned_elsewhere_is_gone_on_from() {
     let mut bench = Bench::new(&[TOLD], false, 1);
     let slot = bench.slots[0];
-    let told = Told { blocks: 14_000, is_assumed: false, group: 1 };
-    bench.feedback.set_told(slot, told);
+    let told = ToldCapacity { blocks: 14_000, is_assumed: false, group: 1 };
+    bench.feedback.set_told_capacity(slot, told);
     for step in told.range() {
         let learned = scaled(told.blocks, step);
         bench.feedback.follow_capacity(slot, learned);
-        assert_eq!(bench.feedback.set_told(slot, told), learned);
+        assert_eq!(bench.feedback.set_told_capacity(slot, told), learned);
     }
     bench.feedback.follow_capacity(slot, u32::MAX);
-    assert_eq!(bench.feedback.set_told(slot, told), scaled(told.blocks, *told.range().end()));
+    assert_eq!(
+        bench.feedback.set_told_capacity(slot, told),
+        scaled(told.blocks, *told.range().end())
+    );
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::{KvIndex, Slot};
 
 impl KvIndex {
     fn ids(&self) -> impl Iterator<Item = NodeId> {
-        (0..self.tree.end()).filter(|id| !self.tree.node(*id).is_vacant())
+        std::iter::successors(self.tree.known_from(0), |id| self.tree.known_from(id + 1))
+            .filter(|id| !self.tree.node(*id).is_vacant())
     }
 
     fn prefix_of(&self, id: NodeId) -> Prefix {

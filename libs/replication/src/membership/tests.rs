@@ -182,15 +182,13 @@ fn a_member_renews_often_enough_to_lose_two_and_keeps_the_newest_list() {
         (0..3000).step_by(50).filter(|ms| membership.tick(at(*ms)).is_some()).collect();
     assert_eq!(due, [0, 900, 1800, 2700]);
     let list = |number| MemberList { epoch: Epoch { term: 1, number }, members: [].into() };
-    assert_eq!(membership.telemetry_silent_for(at(0)), None);
-    assert!(membership.renewed(Some(list(5)), at(2100)));
-    assert!(!membership.adopt(list(5)) && !membership.adopt(list(4)));
+    assert!(membership.adopt(&list(5)));
+    assert!(!membership.adopt(&list(5)) && !membership.adopt(&list(4)));
     assert_eq!(membership.list().epoch.number, 5);
-    assert!(membership.adopt(list(6)), "from a peer, with telemetry gone");
-    assert_eq!(membership.telemetry_silent_for(at(9100)), Some(Duration::from_secs(7)));
-    assert_eq!(membership.standing(Epoch { term: 1, number: 5 }), Standing::Older(list(6)));
-    assert_eq!(membership.standing(Epoch { term: 1, number: 6 }), Standing::Same);
-    assert_eq!(membership.standing(Epoch { term: 2, number: 0 }), Standing::Newer);
+    assert!(membership.adopt(&list(6)), "from a peer, with telemetry gone");
+    assert_eq!(membership.order(Epoch { term: 1, number: 5 }), EpochOrder::Older(list(6)));
+    assert_eq!(membership.order(Epoch { term: 1, number: 6 }), EpochOrder::Same);
+    assert_eq!(membership.order(Epoch { term: 2, number: 0 }), EpochOrder::Newer);
 }
 
 #[test]

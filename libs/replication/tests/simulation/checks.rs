@@ -186,7 +186,7 @@ impl Checks {
             Event::SteppedDown { pool } => {
                 world.log(|| format!("{me:?} steps down from {pool:?}"));
                 let served = &router.pools[pool].pool;
-                if format!("{served:?}").contains("released") {
+                if served.has_released() {
                     let successor = served.owner(world.now).unwrap();
                     let position = served.position().unwrap();
                     let handed = (successor, position, Node::of(me), world.now);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use domain::{BlockKey, LeaseId, Moment, RankId};
 use replication::{
-    Audit, FallbackRank, Holdings, Lease, LeaseReport, Member, Membership, OwnDecisions, Phase,
-    PoolId, Process, Resume, Role, Standing, Use,
+    Audit, EpochOrder, FallbackRank, Holdings, Lease, LeaseReport, Member, Membership,
+    OwnDecisions, Phase, PoolId, Process, Resume, Role, Use,
 };
 
 use crate::messages::{Fleet, Message, Node, ToEdge, ToRouter};
@@ -238,10 +238,12 @@ impl Edge {
     pub(crate) fn on_message(&mut self, from: Node, message: Message, now: Moment) {
         match message {
             Message::Renewed(list) => {
-                self.membership.renewed(list, now);
+                if let Some(list) = list {
+                    self.membership.adopt(&list);
+                }
             }
             Message::List(list) => {
-                self.membership.adopt(list);
+                self.membership.adopt(&list);
             }
             Message::AskList => {
                 self.sent.push((from, Message::List(self.membership.list().clone())));
@@ -252,10 +254,10 @@ impl Edge {
                 }
             }
             Message::ToEdge { epoch, pool, message } => {
-                match self.membership.standing(epoch) {
-                    Standing::Older(list) => self.sent.push((from, Message::List(list))),
-                    Standing::Newer => self.sent.push((from, Message::AskList)),
-                    Standing::Same => {}
+                match self.membership.order(epoch) {
+                    EpochOrder::Older(list) => self.sent.push((from, Message::List(list))),
+                    EpochOrder::Newer => self.sent.push((from, Message::AskList)),
+                    EpochOrder::Same => {}
                 }
                 self.on_router(&pool, message, now);
             }

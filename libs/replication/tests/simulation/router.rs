@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use domain::{BlockKey, Moment, RankId};
 use replication::{
-    Admission, Lease, LeaseChange, LeaseKey, Member, Membership, Output, OutputOf, Phase, Pool,
-    PoolId, Process, ResyncReason, RingLimits, Role, Sessions, Standing, To,
+    Admission, EpochOrder, Lease, LeaseChange, LeaseKey, Member, Membership, Output, OutputOf,
+    Phase, Pool, PoolId, Process, ResyncReason, RingLimits, Role, Sessions, To,
 };
 
 use crate::messages::{Fleet, Message, Node, ToEdge, ToRouter};
@@ -67,12 +67,12 @@ impl Router {
         let mut sent = Sent::new();
         match message {
             Message::Renewed(list) => {
-                if self.membership.renewed(list, now) {
+                if list.is_some_and(|list| self.membership.adopt(&list)) {
                     self.list_changed(now, &mut sent);
                 }
             }
             Message::List(list) => {
-                if self.membership.adopt(list) {
+                if self.membership.adopt(&list) {
                     self.list_changed(now, &mut sent);
                 }
             }
@@ -86,23 +86,23 @@ impl Router {
                 }
             }
             Message::Pool { process, epoch, pool, message } => {
-                match self.membership.standing(epoch) {
-                    Standing::Older(list) => {
+                match self.membership.order(epoch) {
+                    EpochOrder::Older(list) => {
                         sent.push((from, Message::List(list)));
                         return sent;
                     }
-                    Standing::Newer => sent.push((from, Message::AskList)),
-                    Standing::Same => {}
+                    EpochOrder::Newer => sent.push((from, Message::AskList)),
+                    EpochOrder::Same => {}
                 }
                 let served = self.pools.get_mut(&pool).unwrap();
                 let outputs = served.pool.on_message(&process, message, now);
                 self.carry_out(&pool, outputs, now, &mut sent);
             }
             Message::ToRouter { epoch, pool, message } => {
-                match self.membership.standing(epoch) {
-                    Standing::Older(list) => sent.push((from, Message::List(list))),
-                    Standing::Newer => sent.push((from, Message::AskList)),
-                    Standing::Same => {}
+                match self.membership.order(epoch) {
+                    EpochOrder::Older(list) => sent.push((from, Message::List(list))),
+                    EpochOrder::Newer => sent.push((from, Message::AskList)),
+                    EpochOrder::Same => {}
                 }
                 self.on_edge(from, &pool, message, now, &mut sent);
             }

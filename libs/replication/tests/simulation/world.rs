@@ -1,11 +1,18 @@
 //! The virtual region: processes, engines, a network that loses, delays, reorders and repeats,
 //! and faults by a seed.
 
+#[path = "world/engines.rs"]
+mod engines;
+#[path = "world/faults.rs"]
+mod faults;
+#[path = "world/network.rs"]
+mod network;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use domain::{BackendId, BlockKey, Incarnation, LeaseId, Moment, RankId};
+use domain::{Incarnation, LeaseId, Moment};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use replication::{MemberId, PoolId, Process, Registrar};
@@ -14,6 +21,8 @@ use crate::checks::Checks;
 use crate::edge::Edge;
 use crate::messages::{Fleet, Message, Node};
 use crate::router::Router;
+pub(crate) use engines::Engine;
+use faults::Undo;
 
 pub(crate) const EDGES: usize = 3;
 pub(crate) const ROUTERS: usize = 3;
@@ -64,33 +73,6 @@ enum Event {
     Fault,
     Undo(Undo),
     Check,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Undo {
-    Restart(Node),
-    Heal(Node, Node),
-    BusUp,
-    Calm,
-    EngineUp(usize),
-    ListEngine(usize),
-}
-
-#[derive(Default)]
-pub(crate) struct Engine {
-    pub(crate) up: bool,
-    pub(crate) incarnation: u64,
-    /// Whether the operator wants it.
-    pub(crate) wanted: bool,
-    /// Streams that it works on, with the moment they began.
-    pub(crate) streams: BTreeMap<(Process, LeaseId), Moment>,
-}
-
-impl Engine {
-    pub(crate) fn rank(number: usize, incarnation: u64) -> RankId {
-        let backend = BackendId::new(format!("b{number}"));
-        RankId { backend, incarnation: Incarnation(incarnation), rank: 0 }
-    }
 }
 
 pub(crate) struct World {
@@ -198,14 +180,6 @@ impl World {
         }
     }
 
-    /// Whether both live and hear each other.
-    pub(crate) fn are_connected(&self, a: Node, b: Node) -> bool {
-        let stands = |node| self.paused.get(&node).is_some_and(|until| *until > self.now);
-        let runs = |node| self.is_up(node) && !stands(node);
-        let cut = self.cuts.contains(&(a, b)) || self.cuts.contains(&(b, a));
-        runs(a) && runs(b) && !cut && !self.storm
-    }
-
     fn start(&mut self, node: Node) {
         *self.incarnations.entry(node).or_default() += 1;
         let process = self.process(node);
@@ -279,70 +253,6 @@ impl World {
                 checks.sample(self);
                 self.checks = checks;
             }
-        }
-    }
-
-    /// What a process that stands still will get later.
-    fn waits_for(&self, event: &Event) -> Option<Moment> {
-        let node = match event {
-            Event::Deliver { to: node, .. } | Event::Tick(node) => *node,
-            Event::Request(edge) => Node::Edge(*edge),
-            Event::FirstToken { edge, .. }
-            | Event::Done { edge, .. }
-            | Event::Broke { edge, .. } => Node::of(edge),
-            Event::SessionBroke { at, .. } => *at,
-            Event::Fault | Event::Undo(_) | Event::Check => return None,
-        };
-        self.paused.get(&node).copied().filter(|until| *until > self.now)
-    }
-
-    fn send(&mut self, from: Node, to: Node, message: Message) {
-        if to == Node::Bus {
-            for router in 0..ROUTERS {
-                if !self.bus_down {
-                    self.send(from, Node::Router(router), message.clone());
-                }
-            }
-            return;
-        }
-        let (loss, twice, slow) = if self.storm { (0.2, 0.1, 0.3) } else { (0.01, 0.01, 0.03) };
-        if self.cuts.contains(&(from, to)) || self.rng.random_bool(loss) {
-            return;
-        }
-        let copies = 1 + usize::from(self.rng.random_bool(twice));
-        for _ in 0..copies {
-            let range = if self.rng.random_bool(slow) { 2..300 } else { 0..2 };
-            let delay = self.millis(range);
-            let message = Box::new(message.clone());
-            self.after(delay, Event::Deliver { from, to, message });
-        }
-    }
-
-    fn deliver(&mut self, from: Node, to: Node, message: Message) {
-        if self.cuts.contains(&(from, to)) {
-            return;
-        }
-        let now = self.now;
-        match to {
-            Node::Telemetry => {
-                let Some(telemetry) = &mut self.telemetry else { return };
-                let Message::Renew(renew) = message else { return };
-                self.checks.renewed(&renew.member.process, now);
-                let list = telemetry.renew(renew, now);
-                self.checks.published(telemetry.list(), now);
-                self.send(to, from, Message::Renewed(list));
-            }
-            Node::Router(i) => {
-                let Some(router) = &mut self.routers[i] else { return };
-                let sent = router.on_message(from, message, now);
-                self.after_router(i, sent);
-            }
-            Node::Edge(i) => {
-                let Some(edge) = &mut self.edges[i] else { return };
-                edge.on_message(from, message, now);
-                self.after_edge(i);
-            }
-            Node::Bus => {}
         }
     }
 
@@ -422,185 +332,6 @@ impl World {
             for (lease, rank) in opens {
                 self.open_stream(i, lease, &rank);
             }
-        }
-    }
-
-    fn open_stream(&mut self, i: usize, lease: LeaseId, rank: &RankId) {
-        let process = self.process(Node::Edge(i));
-        let number: usize = rank.backend.as_str()[1..].parse().unwrap();
-        let engine = &mut self.engines[number];
-        if !engine.up || engine.incarnation != rank.incarnation.0 {
-            let delay = self.millis(1..3);
-            return self.after(delay, Event::Broke { edge: process, lease });
-        }
-        engine.streams.insert((process.clone(), lease), self.now);
-        let first = self.millis(20..300);
-        let done = first + self.millis(50..6000);
-        self.after(first, Event::FirstToken { edge: process.clone(), lease });
-        self.after(done, Event::Done { edge: process, lease });
-    }
-
-    fn on_stream(&mut self, process: &Process, lease: LeaseId, f: impl FnOnce(&mut Edge, Moment)) {
-        let Node::Edge(i) = Node::of(process) else { return };
-        if self.process(Node::Edge(i)) != *process {
-            return;
-        }
-        let now = self.now;
-        let Some(edge) = self.edges[i].as_mut().filter(|e| e.requests.contains_key(&lease)) else {
-            return;
-        };
-        f(edge, now);
-        self.after_edge(i);
-    }
-
-    fn request(&mut self, i: usize) {
-        if self.now >= at(TRAFFIC_UNTIL) {
-            return;
-        }
-        let delay = self.millis(20..200);
-        self.after(delay, Event::Request(i));
-        let pool = pools()[self.rng.random_range(0..2)].clone();
-        let conversation = self.rng.random_range(1..=8_u64);
-        let turns = self.rng.random_range(2..=10_u64);
-        let keys = (0..turns).map(|turn| BlockKey(conversation * 1000 + turn)).collect();
-        let gives_up = self.rng.random_bool(0.1);
-        let patience = self.millis(1..1000);
-        let now = self.now;
-        let Some(edge) = &mut self.edges[i] else { return };
-        let lease = edge.begin(pool, keys, now);
-        self.after_edge(i);
-        if gives_up {
-            let edge = self.process(Node::Edge(i));
-            self.after(patience, Event::Done { edge, lease });
-        }
-    }
-
-    fn session_broke(&mut self, at: Node, of: &Process) {
-        let now = self.now;
-        match (at, Node::of_any(of)) {
-            (Node::Router(i), Some(Node::Edge(_))) => {
-                let Some(router) = &mut self.routers[i] else { return };
-                for served in router.pools.values_mut() {
-                    let book = served.pool.state().book.clone();
-                    served.sessions.broken(of, &book, now);
-                }
-            }
-            (Node::Edge(i), Some(Node::Router(_))) => {
-                let Some(edge) = &mut self.edges[i] else { return };
-                edge.unreachable(of, now);
-            }
-            _ => {}
-        }
-    }
-
-    fn fault(&mut self) {
-        if self.now >= at(FAULTS_UNTIL) {
-            return;
-        }
-        let next = self.millis(200..2500);
-        self.after(next, Event::Fault);
-        let lasts = self.millis(100..8000).min(at(FAULTS_UNTIL).since(self.now));
-        let (router, edge, engine) = (
-            Node::Router(self.rng.random_range(0..ROUTERS)),
-            Node::Edge(self.rng.random_range(0..EDGES)),
-            self.rng.random_range(0..ENGINES),
-        );
-        match self.rng.random_range(0..12) {
-            0 | 1 => self.crash_for(router, lasts),
-            // Long enough for its leases to end before it is back.
-            2 => self.crash_for(edge, (lasts * 3).min(at(FAULTS_UNTIL).since(self.now))),
-            3 => self.crash_for(Node::Telemetry, lasts),
-            4 => self.engine_crash(engine, lasts),
-            5 | 6 => self.cut(lasts),
-            7 => self.isolate(lasts),
-            8 => {
-                self.log(|| format!("bus down for {lasts:?}"));
-                self.bus_down = true;
-                self.after(lasts, Event::Undo(Undo::BusUp));
-            }
-            9 => {
-                self.log(|| format!("storm for {lasts:?}"));
-                self.storm = true;
-                self.after(lasts, Event::Undo(Undo::Calm));
-            }
-            10 => {
-                self.log(|| format!("backend b{engine} off the list for {lasts:?}"));
-                self.engines[engine].wanted = false;
-                self.after(lasts, Event::Undo(Undo::ListEngine(engine)));
-            }
-            _ => {
-                let node = if self.rng.random_bool(0.5) { router } else { edge };
-                let node = if self.rng.random_bool(0.2) { Node::Telemetry } else { node };
-                self.log(|| format!("{} stands still for {lasts:?}", node.name()));
-                self.paused.insert(node, self.now + lasts);
-            }
-        }
-        if self.rng.random_bool(0.1) {
-            self.checks.corrupt(&mut self.routers[..]);
-        }
-    }
-
-    fn crash_for(&mut self, node: Node, lasts: Duration) {
-        if self.is_up(node) {
-            self.crash(node);
-            self.after(lasts, Event::Undo(Undo::Restart(node)));
-        }
-    }
-
-    fn engine_crash(&mut self, number: usize, lasts: Duration) {
-        let engine = &mut self.engines[number];
-        if !std::mem::replace(&mut engine.up, false) {
-            return;
-        }
-        let streams = std::mem::take(&mut engine.streams);
-        self.log(|| format!("engine b{number} dies with {} streams", streams.len()));
-        for (edge, lease) in streams.into_keys() {
-            let delay = self.millis(1..5);
-            self.after(delay, Event::Broke { edge, lease });
-        }
-        self.after(lasts, Event::Undo(Undo::EngineUp(number)));
-    }
-
-    fn cut(&mut self, lasts: Duration) {
-        let all = nodes();
-        let a = all[self.rng.random_range(0..all.len())];
-        let b = all[self.rng.random_range(0..all.len())];
-        let both_ways = self.rng.random_bool(0.7);
-        self.log(|| format!("cut {} {} both={both_ways} for {lasts:?}", a.name(), b.name()));
-        self.cuts.insert((a, b));
-        self.after(lasts, Event::Undo(Undo::Heal(a, b)));
-        if both_ways {
-            self.cuts.insert((b, a));
-            self.after(lasts, Event::Undo(Undo::Heal(b, a)));
-        }
-    }
-
-    fn isolate(&mut self, lasts: Duration) {
-        let all = nodes();
-        let node = all[self.rng.random_range(0..all.len())];
-        self.log(|| format!("isolate {} for {lasts:?}", node.name()));
-        for other in all {
-            for pair in [(node, other), (other, node)] {
-                self.cuts.insert(pair);
-                self.after(lasts, Event::Undo(Undo::Heal(pair.0, pair.1)));
-            }
-        }
-    }
-
-    fn undo(&mut self, undo: Undo) {
-        self.log(|| format!("undo {undo:?}"));
-        match undo {
-            Undo::Restart(node) => self.start(node),
-            Undo::Heal(a, b) => {
-                self.cuts.remove(&(a, b));
-            }
-            Undo::BusUp => self.bus_down = false,
-            Undo::Calm => self.storm = false,
-            Undo::EngineUp(i) => {
-                self.engines[i].up = true;
-                self.engines[i].incarnation += 1;
-            }
-            Undo::ListEngine(i) => self.engines[i].wanted = true,
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use domain::BlockKey;
-use kv_index::feedback::{Ended, Feedback, Heard, Sample, Told};
+use kv_index::feedback::{Ended, Feedback, Heard, Sample, ToldCapacity};
 use kv_index::{AnswerShare, AskClock, Asks, Booking, KvIndex, Matches, Slot};
 use scheduling::copies::{self, Copies};
 use scheduling::hot::least_load;
@@ -25,7 +25,7 @@ pub enum MirrorKind {
 }
 
 /// A request's part in the mirror.
-pub(super) enum Held {
+pub(super) enum MirrorBooking {
     Booked(Booking, Sample),
     /// A plain cache has used its blocks when it was sent; nothing is held.
     Nothing,
@@ -184,7 +184,7 @@ impl Mirror {
         keys: &[BlockKey],
         extra: u32,
         in_line: bool,
-    ) -> Held {
+    ) -> MirrorBooking {
         match self {
             Self::FreeQueue { index, slots, feedback, answers, .. } => {
                 let mut sample = feedback.sample(slots[rank], keys);
@@ -195,20 +195,22 @@ impl Mirror {
                 if answers.is_likely() {
                     booking.count_on_answer();
                 }
-                Held::Booked(booking, sample)
+                MirrorBooking::Booked(booking, sample)
             }
             Self::PlainLru { caches, prompt, demand, .. } => {
                 demand.ask(prompt);
                 caches[rank].access(prompt);
-                Held::Nothing
+                MirrorBooking::Nothing
             }
         }
     }
 
     /// Whether the engine can start the prompt beside those that run.
-    pub(super) fn has_room(&self, held: &Held) -> bool {
+    pub(super) fn has_room(&self, held: &MirrorBooking) -> bool {
         match (self, held) {
-            (Self::FreeQueue { index, .. }, Held::Booked(booking, _)) => index.has_room(booking),
+            (Self::FreeQueue { index, .. }, MirrorBooking::Booked(booking, _)) => {
+                index.has_room(booking)
+            }
             _ => true,
         }
     }
@@ -224,39 +226,43 @@ impl Mirror {
     /// booked first; `None` for those that it would find now.
     pub(super) fn found_after<'a>(
         &self,
-        held: &Held,
-        before: impl Iterator<Item = &'a Held>,
+        held: &MirrorBooking,
+        before: impl Iterator<Item = &'a MirrorBooking>,
     ) -> Option<u32> {
-        let booking = |held: &'a Held| match held {
-            Held::Booked(booking, _) => Some(booking),
-            Held::Nothing => None,
+        let booking = |held: &'a MirrorBooking| match held {
+            MirrorBooking::Booked(booking, _) => Some(booking),
+            MirrorBooking::Nothing => None,
         };
         match (self, held) {
-            (Self::FreeQueue { index, .. }, Held::Booked(own, _)) if index.may_lose(own) => {
+            (Self::FreeQueue { index, .. }, MirrorBooking::Booked(own, _))
+                if index.may_lose(own) =>
+            {
                 Some(index.found_after(own, before.filter_map(booking)))
             }
             _ => None,
         }
     }
 
-    pub(super) fn start(&mut self, held: &mut Held) {
-        if let (Self::FreeQueue { index, feedback, .. }, Held::Booked(booking, sample)) =
+    pub(super) fn start(&mut self, held: &mut MirrorBooking) {
+        if let (Self::FreeQueue { index, feedback, .. }, MirrorBooking::Booked(booking, sample)) =
             (self, held)
         {
             feedback.start(index, booking, sample);
         }
     }
 
-    pub(super) fn grow(&mut self, held: &mut Held, output_blocks: u32) {
-        if let (Self::FreeQueue { index, .. }, Held::Booked(booking, _)) = (self, held) {
+    pub(super) fn grow(&mut self, held: &mut MirrorBooking, output_blocks: u32) {
+        if let (Self::FreeQueue { index, .. }, MirrorBooking::Booked(booking, _)) = (self, held) {
             index.grow(booking, output_blocks);
         }
     }
 
     /// The request is over; `output` blocks of its answer stay cached, or it never began.
-    pub(super) fn release(&mut self, held: Held, output: Option<u32>, heard: Heard) {
-        if let (Self::FreeQueue { index, feedback, answers, .. }, Held::Booked(booking, sample)) =
-            (self, held)
+    pub(super) fn release(&mut self, held: MirrorBooking, output: Option<u32>, heard: Heard) {
+        if let (
+            Self::FreeQueue { index, feedback, answers, .. },
+            MirrorBooking::Booked(booking, sample),
+        ) = (self, held)
         {
             match output {
                 Some(blocks) => {
@@ -274,8 +280,8 @@ impl Mirror {
 
 fn add_rank(index: &mut KvIndex, feedback: &mut Feedback, blocks: u32) -> Slot {
     let slot = index.add_rank(blocks);
-    let told = Told { blocks, is_assumed: false, group: u64::from(blocks) };
-    let capacity = feedback.set_told(slot, told);
+    let told = ToldCapacity { blocks, is_assumed: false, group: u64::from(blocks) };
+    let capacity = feedback.set_told_capacity(slot, told);
     index.set_capacity(slot, capacity);
     slot
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use domain::{Backend, BackendId, BlockKey, BlockUnit, KeyList, ModelId, RankId};
 use kv_index::{Content, Started};
-use replication::{Lease as Held, LeaseKey, Phase};
+use replication::{Lease as EdgeLease, LeaseKey, Phase};
 use scheduling::Coefficients;
 
 /// One change.
@@ -44,7 +44,7 @@ pub(crate) enum Change {
 pub(crate) struct Opening {
     pub(crate) lease: LeaseKey,
     /// As its edge knows it.
-    pub(crate) held: Held,
+    pub(crate) edge_lease: EdgeLease,
     /// What it holds of its rank's cache, where that is followed.
     pub(crate) blocks: Option<OpenBlocks>,
     pub(crate) prompt_tokens: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Opening {
     /// Its edge put it there by itself.
     pub(crate) adopted: bool,
     /// Its rank is gone, or is not here yet: it counts on nobody.
-    pub(crate) homeless: bool,
+    pub(crate) without_rank: bool,
 }
 
 /// What an open request holds of a cache.
@@ -124,16 +124,16 @@ impl Change {
 
 /// The changes of this process that are to be told; nothing is noted where nobody listens.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Option<Vec<Arc<Change>>>);
+pub(crate) struct ChangeLog(Option<Vec<Arc<Change>>>);
 
-impl Told {
+impl ChangeLog {
     /// From now on changes are noted, or not.
     pub(crate) fn listen(&mut self, listens: bool) {
         self.0 = listens.then(Vec::new);
     }
 
     /// Notes a change that was made.
-    pub(crate) fn tell(&mut self, change: impl FnOnce() -> Change) {
+    pub(crate) fn record(&mut self, change: impl FnOnce() -> Change) {
         if let Some(noted) = &mut self.0 {
             noted.push(Arc::new(change()));
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use domain::{BlockUnit, KeyList, RankId, Route};
 use kv_index::Eviction;
-use replication::{Lease as Held, LeaseKey, Replicated};
+use replication::{Lease as EdgeLease, LeaseKey, Replicated};
 use scheduling::PrefillFit;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -45,7 +45,7 @@ impl Replicated for State {
             Change::Booked(opening) => self.open(opening, now),
             Change::Started { lease } => {
                 if let Some(lease) = self.remote.id(lease).and_then(|id| self.leases.get_mut(&id)) {
-                    start(&mut self.mirrors, lease, &mut self.told);
+                    start(&mut self.mirrors, lease, &mut self.changes);
                 }
             }
             Change::Progressed(progress) => self.go_on(progress, now),
@@ -154,7 +154,7 @@ impl State {
         }
         for rank in self.ranks.iter() {
             if rank.fit.samples() > 0 {
-                out(rank.learned());
+                out(rank.learned_change());
             }
             for (mirror, slot) in rank.slots() {
                 let (unit, index) = (self.mirrors[*mirror].unit, &self.mirrors[*mirror].index);
@@ -168,20 +168,20 @@ impl State {
         }
         for lease in self.leases.values() {
             let Some(key) = &lease.key else { continue };
-            let Some(held) = self.remote.book.get(key) else { continue };
+            let Some(edge_lease) = self.remote.book.get(key) else { continue };
             let opening = match self.ranks.position(lease.rank) {
-                Some(_) => self.opening(key, held, lease),
-                None => self.homeless(key, held),
+                Some(_) => self.opening(key, edge_lease, lease),
+                None => self.without_rank(key, edge_lease),
             };
             out(Change::Booked(Box::new(opening)));
         }
-        for (key, held) in self.remote.homeless() {
-            out(Change::Booked(Box::new(self.homeless(key, held))));
+        for (key, edge_lease) in self.remote.without_rank() {
+            out(Change::Booked(Box::new(self.without_rank(key, edge_lease))));
         }
     }
 
     /// A lease as it is.
-    fn opening(&self, key: &LeaseKey, held: &Held, lease: &Lease) -> Opening {
+    fn opening(&self, key: &LeaseKey, edge_lease: &EdgeLease, lease: &Lease) -> Opening {
         let blocks = lease.blocks.as_ref().map(|blocks| {
             let mirror = &self.mirrors[blocks.mirror];
             let booked = mirror.index.booked(&blocks.booking);
@@ -194,14 +194,14 @@ impl State {
                 holds_copy: booked.holds_copy,
             }
         });
-        Opening { blocks, ..self.outset(key, held, lease) }
+        Opening { blocks, ..self.outset(key, edge_lease, lease) }
     }
 
     /// A lease that was just booked.
     pub(super) fn outset_of(
         &self,
         key: &LeaseKey,
-        held: &Held,
+        edge_lease: &EdgeLease,
         lease: &Lease,
         route: Option<&Route>,
     ) -> Opening {
@@ -222,13 +222,13 @@ impl State {
                 holds_copy: false,
             }
         });
-        Opening { blocks, ..self.outset(key, held, lease) }
+        Opening { blocks, ..self.outset(key, edge_lease, lease) }
     }
 
-    fn outset(&self, key: &LeaseKey, held: &Held, lease: &Lease) -> Opening {
+    fn outset(&self, key: &LeaseKey, edge_lease: &EdgeLease, lease: &Lease) -> Opening {
         Opening {
             lease: key.clone(),
-            held: held.clone(),
+            edge_lease: edge_lease.clone(),
             blocks: None,
             prompt_tokens: lease.size.tokens,
             text_bytes: lease.size.text_bytes,
@@ -241,15 +241,15 @@ impl State {
             first_token: lease.first_token,
             generated: lease.generated,
             adopted: lease.adopted,
-            homeless: false,
+            without_rank: false,
         }
     }
 
     /// A lease on a rank that is not here.
-    pub(super) fn homeless(&self, key: &LeaseKey, held: &Held) -> Opening {
+    pub(super) fn without_rank(&self, key: &LeaseKey, edge_lease: &EdgeLease) -> Opening {
         Opening {
             lease: key.clone(),
-            held: held.clone(),
+            edge_lease: edge_lease.clone(),
             blocks: None,
             prompt_tokens: 0,
             text_bytes: 0,
@@ -262,7 +262,7 @@ impl State {
             first_token: false,
             generated: 0,
             adopted: true,
-            homeless: true,
+            without_rank: true,
         }
     }
 }

@@ -14,7 +14,7 @@ use scheduling::{RANKED_LIMIT, Selection};
 use super::lease::{BookedBlocks, Forecast, Lease, Size};
 use super::measure::cached_tokens;
 use super::prospect::{Asked, Prospect};
-use super::rank::Standing;
+use super::rank::Eligibility;
 use super::{Routed, State, has_room};
 use crate::explain::Trace;
 use crate::pacing::Hold;
@@ -26,18 +26,18 @@ impl State {
     pub(super) fn route(&mut self, route: &Route, now: Moment) -> Routed {
         self.advance(now);
         self.ranks.refresh();
-        let mut standings = self.standings(route, now);
-        let eligible = self.eligible(&standings);
-        eligible.iter().for_each(|at| standings[*at] = Standing::Eligible);
+        let mut eligibilities = self.eligibilities(route, now);
+        let eligible = self.eligible(&eligibilities);
+        eligible.iter().for_each(|at| eligibilities[*at] = Eligibility::Eligible);
         if eligible.is_empty() {
-            let reason = if standings.contains(&Standing::Excluded) {
+            let reason = if eligibilities.contains(&Eligibility::Excluded) {
                 RejectReason::AllExcluded
             } else {
                 RejectReason::NoReadyBackend
             };
             self.match_prompt(None);
             let mut trace = Trace::new(route);
-            self.note_barred(&standings, &mut trace);
+            self.note_barred(&eligibilities, &mut trace);
             trace.rejected = Some(reason);
             return (Err(reason), trace);
         }
@@ -47,50 +47,50 @@ impl State {
         // From now on by their places among all ranks.
         let ranked = &mut choice.selection.ranked;
         ranked.iter_mut().for_each(|scored| scored.index = eligible[scored.index]);
-        let trace = self.explain(route, &asked, &choice, (&standings, &eligible));
+        let trace = self.explain(route, &asked, &choice, (&eligibilities, &eligible));
         let decision = self.book(route, &asked, &choice.selection);
         (Ok(decision), trace)
     }
 
-    fn standings(&self, route: &Route, now: Moment) -> Vec<Standing> {
+    fn eligibilities(&self, route: &Route, now: Moment) -> Vec<Eligibility> {
         let is_plain = route.model == self.model && route.excluded.is_empty();
         if is_plain && self.ranks.are_all_open() {
-            return vec![Standing::Eligible; self.ranks.len()];
+            return vec![Eligibility::Eligible; self.ranks.len()];
         }
-        let standing = |at| match is_plain && self.ranks.is_open(at) {
-            true => Standing::Eligible,
-            false => self.ranks[at].standing(route, now),
+        let eligibility = |at| match is_plain && self.ranks.is_open(at) {
+            true => Eligibility::Eligible,
+            false => self.ranks[at].eligibility(route, now),
         };
-        (0..self.ranks.len()).map(standing).collect()
+        (0..self.ranks.len()).map(eligibility).collect()
     }
 
     /// Ranks that may be chosen. Where there are none but such as are held back or broken, they are
     /// asked rather than nobody: those that are back, else the one that is full for the shortest
     /// time, else the broken one that failed longest ago.
-    fn eligible(&self, standings: &[Standing]) -> Vec<usize> {
-        let of = |wanted: Standing| {
-            standings.iter().enumerate().filter(move |(_, s)| **s == wanted).map(|(i, _)| i)
+    fn eligible(&self, eligibilities: &[Eligibility]) -> Vec<usize> {
+        let of = |wanted: Eligibility| {
+            eligibilities.iter().enumerate().filter(move |(_, s)| **s == wanted).map(|(i, _)| i)
         };
-        if standings.iter().all(|standing| *standing == Standing::Eligible) {
-            return (0..standings.len()).collect();
+        if eligibilities.iter().all(|eligibility| *eligibility == Eligibility::Eligible) {
+            return (0..eligibilities.len()).collect();
         }
-        let mut eligible = Vec::with_capacity(standings.len());
-        eligible.extend(of(Standing::Eligible));
+        let mut eligible = Vec::with_capacity(eligibilities.len());
+        eligible.extend(of(Eligibility::Eligible));
         if eligible.is_empty() {
-            eligible.extend(of(Standing::Held(Hold::Returning)));
+            eligible.extend(of(Eligibility::Held(Hold::Returning)));
         }
         if eligible.is_empty() {
-            let full = |(at, standing): (usize, &Standing)| match standing {
-                Standing::Held(Hold::Full { until }) => Some((*until, at)),
+            let full = |(at, eligibility): (usize, &Eligibility)| match eligibility {
+                Eligibility::Held(Hold::Full { until }) => Some((*until, at)),
                 _ => None,
             };
-            let first = standings.iter().enumerate().filter_map(full).min();
+            let first = eligibilities.iter().enumerate().filter_map(full).min();
             eligible.extend(first.map(|(_, at)| at));
         }
         if eligible.is_empty() {
             let longest_ago =
                 |&i: &usize| (self.ranks[i].breaker.last_failure(), self.ranks[i].last_chosen);
-            eligible.extend(of(Standing::Broken).min_by_key(longest_ago));
+            eligible.extend(of(Eligibility::Broken).min_by_key(longest_ago));
         }
         eligible
     }

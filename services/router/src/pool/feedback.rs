@@ -2,7 +2,7 @@
 
 use domain::{EvidenceLevel, Usage};
 use kv_index::Slot;
-use kv_index::feedback::{Correction, Heard, Standing};
+use kv_index::feedback::{Correction, Heard, MirrorTrust};
 
 use super::measure::Measure;
 use super::rank::RankKey;
@@ -32,10 +32,10 @@ impl Mirror {
         if best == EvidenceLevel::Text {
             return best;
         }
-        match self.feedback.standing(slot) {
-            Standing::Silent => best,
-            Standing::Confirmed => EvidenceLevel::Feedback,
-            Standing::Distrusted => EvidenceLevel::Text,
+        match self.feedback.mirror_trust(slot) {
+            MirrorTrust::Unreported => best,
+            MirrorTrust::Confirmed => EvidenceLevel::Feedback,
+            MirrorTrust::Distrusted => EvidenceLevel::Text,
         }
     }
 }

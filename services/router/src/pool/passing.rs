@@ -3,7 +3,7 @@
 use domain::{LeaseId, Moment};
 use scheduling::Due;
 
-use super::change::{Change, Told};
+use super::change::{Change, ChangeLog};
 use super::lease::{BookedBlocks, Lease};
 use super::report::Closing;
 use super::{Mirror, State};
@@ -24,14 +24,14 @@ impl State {
     }
 
     pub(super) fn advance_rank(&mut self, at: usize, now: Moment) {
-        let (mirrors, leases, told) = (&mut self.mirrors, &mut self.leases, &mut self.told);
+        let (mirrors, leases, changes) = (&mut self.mirrors, &mut self.leases, &mut self.changes);
         let rank = &mut self.ranks[at];
         rank.pacing.pass(now);
         rank.load.start_due(now, |lease, due| {
             let Some(lease) = leases.get_mut(&lease) else { return true };
             let starts = due == Due::Finished || has_room(mirrors, lease.blocks.as_ref());
             if starts {
-                start(mirrors, lease, told);
+                start(mirrors, lease, changes);
             }
             starts
         });
@@ -70,20 +70,20 @@ impl State {
             rank.metrics.breaker(rank.breaker.gate(now));
             rank.metrics.held_back(rank.hold(now));
             rank.show_in_flight();
-            let (mut resident, mut capacity, mut told) = (0, 0, 0);
+            let (mut resident, mut capacity, mut told_capacity) = (0, 0, 0);
             for &(mirror, slot) in rank.slots() {
                 let mirror = &self.mirrors[mirror];
                 if let Some(stats) = mirror.index.rank_stats(slot) {
                     resident += i64::from(stats.resident_keyed_blocks);
                     if capacity < i64::from(stats.capacity) {
                         capacity = i64::from(stats.capacity);
-                        told = mirror.feedback.told_blocks(slot).map_or(0, i64::from);
+                        told_capacity = mirror.feedback.told_blocks(slot).map_or(0, i64::from);
                     }
                 }
             }
             rank.metrics.resident.set(resident);
             rank.metrics.capacity.set(capacity);
-            rank.metrics.told_capacity.set(told);
+            rank.metrics.told_capacity.set(told_capacity);
         }
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn has_room(mirrors: &[Mirror], blocks: Option<&BookedBlocks>) -> boo
 }
 
 /// The lease's prefill is taken to begin: its blocks are allocated, others evicted for it.
-pub(super) fn start(mirrors: &mut [Mirror], lease: &mut Lease, told: &mut Told) {
+pub(super) fn start(mirrors: &mut [Mirror], lease: &mut Lease, changes: &mut ChangeLog) {
     if let Some(blocks) = &mut lease.blocks
         && !blocks.started
     {
@@ -102,7 +102,7 @@ pub(super) fn start(mirrors: &mut [Mirror], lease: &mut Lease, told: &mut Told) 
         let Mirror { index, feedback, .. } = &mut mirrors[blocks.mirror];
         feedback.start(index, &mut blocks.booking, &mut blocks.sample);
         if let Some(key) = &lease.key {
-            told.tell(|| Change::Started { lease: key.clone() });
+            changes.record(|| Change::Started { lease: key.clone() });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use domain::{Backend, BlockUnit, EngineKind, EvidenceLevel, RankState, ServedModel};
 use kv_index::Eviction;
-use kv_index::feedback::Told;
+use kv_index::feedback::ToldCapacity;
 
 /// Tokens assumed to fit a cache whose engine does not tell. A mirror that is too large costs
 /// stale belief, one that is too small forgets what is warm; at moderate load the second costs
@@ -82,8 +82,8 @@ impl Profile {
 
     /// What the engine tells of its size, in blocks of `unit`. Engines of one pool that tell the
     /// same are expected to be off by the same factor.
-    pub(crate) fn told(&self, unit: BlockUnit, bytes_per_token: f64) -> Told {
-        Told {
+    pub(crate) fn told(&self, unit: BlockUnit, bytes_per_token: f64) -> ToldCapacity {
+        ToldCapacity {
             blocks: self.capacity(unit, bytes_per_token),
             is_assumed: self.is_assumed,
             group: if self.is_assumed { 0 } else { self.capacity_tokens },

@@ -7,7 +7,7 @@ use scheduling::hot::least_load;
 
 use super::keeper::Kept;
 use super::measure::{Measure, cached_tokens};
-use super::ranks::{Home, Ranks};
+use super::ranks::{CacheLookup, Ranks};
 use super::{Mirror, State};
 
 /// What one eligible rank would do with the prompt.
@@ -79,33 +79,34 @@ impl<'a> Asked<'a> {
     /// Whether the rank's kind has a reading, and the rank a slot in its index.
     #[inline]
     fn can_ask(&self, ranks: &Ranks, at: usize) -> bool {
-        let home = ranks.home(at);
+        let lookup = ranks.lookup(at);
         let slot = |reading: &Reading| ranks.slot(at, reading.mirror);
-        let reading = self.readings.iter().find(|reading| reading.of == home.unit);
-        reading.is_some_and(|reading| !home.caches || slot(reading).is_some())
+        let reading = self.readings.iter().find(|reading| reading.of == lookup.unit);
+        reading.is_some_and(|reading| !lookup.caches || slot(reading).is_some())
     }
 
     #[inline(always)]
     pub(super) fn found(&self, ranks: &Ranks, mirrors: &[Mirror], at: usize) -> Found {
-        let home = ranks.home(at);
+        let lookup = ranks.lookup(at);
         let Some(prompt) = self.prompt else { return Found::default() };
-        let Some(number) = self.readings.iter().position(|reading| reading.of == home.unit) else {
+        let Some(number) = self.readings.iter().position(|reading| reading.of == lookup.unit)
+        else {
             return Found::default();
         };
         let reading = &self.readings[number];
         let mut found = Found { uncached_tokens: prompt.tokens, ..Found::default() };
-        if !home.caches {
+        if !lookup.caches {
             return found;
         }
         let Some(slot) = ranks.slot(at, reading.mirror) else { return found };
         found.cache = Some((number as u32, slot));
         let mirror = &mirrors[reading.mirror];
-        let mut matched = mirror.held(slot);
+        let mut matched = mirror.matched_blocks(slot);
         if self.counts_on_answers {
             matched += mirror.matches.answer_blocks(slot);
         }
         if matched > 0 {
-            reading.find(prompt, (mirror, slot), (home.engine_block, matched), &mut found);
+            reading.find(prompt, (mirror, slot), (lookup.engine_block, matched), &mut found);
         }
         found
     }
@@ -148,7 +149,7 @@ impl<'a> Asked<'a> {
 
 /// That every rank has what it takes to be asked for prompts of the same kind.
 pub(super) struct Introduced {
-    homes_version: u64,
+    lookups_version: u64,
     /// The units of the prompts' key lists.
     units: Vec<BlockUnit>,
     /// The units of the ranks, as far as they have any.
@@ -158,7 +159,7 @@ pub(super) struct Introduced {
 impl Introduced {
     fn holds(&self, ranks: &Ranks, prompt: &Prompt) -> bool {
         let units = prompt.keys.iter().map(|list| list.unit);
-        self.homes_version == ranks.homes_version() && units.eq(self.units.iter().copied())
+        self.lookups_version == ranks.lookups_version() && units.eq(self.units.iter().copied())
     }
 }
 
@@ -238,8 +239,8 @@ impl State {
         if are_all {
             let kinds = asked.readings.iter().map(|reading| reading.of).collect();
             let units = prompt.keys.iter().map(|list| list.unit).collect();
-            let homes_version = self.ranks.homes_version();
-            self.introduced = Some(Introduced { homes_version, units, kinds });
+            let lookups_version = self.ranks.lookups_version();
+            self.introduced = Some(Introduced { lookups_version, units, kinds });
         }
         asked
     }
@@ -247,7 +248,7 @@ impl State {
     /// Gives one rank what it lacks to be asked.
     fn introduce(&mut self, at: usize, asked: &mut Asked<'_>) {
         let Some(prompt) = asked.prompt else { return };
-        let Home { caches, unit, .. } = *self.ranks.home(at);
+        let CacheLookup { caches, unit, .. } = *self.ranks.lookup(at);
         let known = asked.readings.iter().find(|reading| reading.of == unit);
         let mirror = known.map(|reading| reading.mirror).unwrap_or_else(|| {
             let reading = Reading::new(unit, prompt, self);
@@ -264,11 +265,11 @@ impl State {
     pub(super) fn match_prompt(&mut self, prompt: Option<&Prompt>) {
         for mirror in &mut self.mirrors {
             mirror.matches.clear();
-            mirror.held.clear();
+            mirror.matched_by_slot.clear();
             mirror.hot_blocks = 0;
             if let Some(list) = prompt.and_then(|p| p.keys.iter().find(|l| l.unit == mirror.unit)) {
                 mirror.index.match_prefix(&list.keys, &mut mirror.matches);
-                mirror.index.blocks_by_slot(&mirror.matches, &mut mirror.held);
+                mirror.index.blocks_by_slot(&mirror.matches, &mut mirror.matched_by_slot);
                 let demand = mirror.index.demand(&mirror.matches, least_load(mirror.index.ranks()));
                 let hot = demand.filter(|demand| !demand.is_pending);
                 mirror.hot_blocks = hot.map_or(0, |demand| demand.blocks);
@@ -278,7 +279,7 @@ impl State {
 
     /// What the rank at this place would do with the prompt.
     pub(super) fn prospect(&self, at: usize, asked: &Asked<'_>) -> Prospect {
-        let rank = self.ranks.home(at);
+        let rank = self.ranks.lookup(at);
         let found = asked.found(&self.ranks, &self.mirrors, at);
         let mut prospect = Prospect {
             at,

@@ -54,7 +54,7 @@ pub(crate) struct Rank {
 
 /// Why a rank takes part in a choice, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Eligibility {
     Eligible,
     Excluded,
     NotReady,
@@ -137,17 +137,17 @@ impl Rank {
         self.last_sample.is_none_or(|last| sample.at > last)
     }
 
-    pub(crate) fn standing(&self, route: &Route, now: Moment) -> Standing {
+    pub(crate) fn eligibility(&self, route: &Route, now: Moment) -> Eligibility {
         if self.seen.state != BackendState::Ready {
-            Standing::NotReady
+            Eligibility::NotReady
         } else if !self.serves(&route.model) {
-            Standing::NotServed
+            Eligibility::NotServed
         } else if route.excluded.contains(&self.id) {
-            Standing::Excluded
+            Eligibility::Excluded
         } else if self.breaker.gate(now) == Gate::Open {
-            Standing::Broken
+            Eligibility::Broken
         } else {
-            self.hold(now).map_or(Standing::Eligible, Standing::Held)
+            self.hold(now).map_or(Eligibility::Eligible, Eligibility::Held)
         }
     }
 
@@ -176,7 +176,7 @@ impl Rank {
     }
 
     /// How fast it is.
-    pub(crate) fn learned(&self) -> Change {
+    pub(crate) fn learned_change(&self) -> Change {
         Change::Learned {
             rank: self.id.clone(),
             coefficients: self.fit.coefficients(),

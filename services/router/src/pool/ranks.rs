@@ -15,7 +15,7 @@ use super::rank::{Rank, RankKey};
 
 /// How a rank's cache is asked for a prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Home {
+pub(super) struct CacheLookup {
     /// Its first slot with the number of the index; few ranks ever have another.
     slot: Option<(u32, Slot)>,
     /// The unit of its engine's tokens, where those are known.
@@ -26,7 +26,7 @@ pub(super) struct Home {
     pub(super) level: EvidenceLevel,
 }
 
-impl Home {
+impl CacheLookup {
     fn of(rank: &Rank) -> Self {
         let first = rank.slots().first();
         let tokens = rank.profile.tokens;
@@ -50,7 +50,7 @@ struct Digest {
     arrivals: Arrivals,
     terms: Terms,
     last_chosen: u64,
-    home: Home,
+    lookup: CacheLookup,
     due: Moment,
     is_open: bool,
 }
@@ -64,7 +64,7 @@ impl Digest {
             arrivals: rank.load.arrivals(),
             terms: Terms::new(network_seconds, &rank.fit.coefficients(), rank.load.running()),
             last_chosen: rank.last_chosen,
-            home: Home::of(rank),
+            lookup: CacheLookup::of(rank),
             due: rank
                 .load
                 .next_due()
@@ -87,9 +87,9 @@ pub(super) struct Columns {
     pub(super) arrivals: Vec<Arrivals>,
     pub(super) terms: Vec<Terms>,
     pub(super) last_chosen: Vec<u64>,
-    homes: Vec<Home>,
-    /// Counts changes of homes.
-    homes_version: u64,
+    lookups: Vec<CacheLookup>,
+    /// Counts changes of lookups.
+    lookups_version: u64,
     /// When prefills may have to be started or closed, or what holds a rank back ends, as far as
     /// is known.
     due: Vec<Moment>,
@@ -99,34 +99,34 @@ pub(super) struct Columns {
 
 impl Columns {
     fn push(&mut self, digest: Digest) {
-        self.homes_version += 1;
+        self.lookups_version += 1;
         self.loads.push(digest.load);
         self.arrivals.push(digest.arrivals);
         self.terms.push(digest.terms);
         self.last_chosen.push(digest.last_chosen);
-        self.homes.push(digest.home);
+        self.lookups.push(digest.lookup);
         self.due.push(digest.due);
         self.open.push(digest.is_open);
     }
 
     fn set(&mut self, at: usize, digest: Digest) {
-        self.homes_version += u64::from(self.homes[at] != digest.home);
+        self.lookups_version += u64::from(self.lookups[at] != digest.lookup);
         self.loads[at] = digest.load;
         self.arrivals[at] = digest.arrivals;
         self.terms[at] = digest.terms;
         self.last_chosen[at] = digest.last_chosen;
-        self.homes[at] = digest.home;
+        self.lookups[at] = digest.lookup;
         self.due[at] = digest.due;
         self.open[at] = digest.is_open;
     }
 
     fn swap_remove(&mut self, at: usize) {
-        self.homes_version += 1;
+        self.lookups_version += 1;
         self.loads.swap_remove(at);
         self.arrivals.swap_remove(at);
         self.terms.swap_remove(at);
         self.last_chosen.swap_remove(at);
-        self.homes.swap_remove(at);
+        self.lookups.swap_remove(at);
         self.due.swap_remove(at);
         self.open.swap_remove(at);
     }
@@ -138,7 +138,7 @@ impl Columns {
             arrivals: self.arrivals[at],
             terms: self.terms[at],
             last_chosen: self.last_chosen[at],
-            home: self.homes[at].clone(),
+            lookup: self.lookups[at].clone(),
             due: self.due[at],
             is_open: self.open[at],
         }
@@ -254,23 +254,23 @@ impl Ranks {
         &self.columns
     }
 
-    /// Another number whenever a [`Self::home`] is another, or at another place.
-    pub(super) fn homes_version(&self) -> u64 {
-        self.columns.homes_version
+    /// Another number whenever a [`Self::lookup`] is another, or at another place.
+    pub(super) fn lookups_version(&self) -> u64 {
+        self.columns.lookups_version
     }
 
     /// How the cache of the rank at this place is asked, as of the last [`Self::refresh`].
     #[inline]
-    pub(super) fn home(&self, at: usize) -> &Home {
+    pub(super) fn lookup(&self, at: usize) -> &CacheLookup {
         debug_assert!(!self.is_stale[at], "refreshed before a choice");
-        &self.columns.homes[at]
+        &self.columns.lookups[at]
     }
 
     /// The rank's slot in an index.
     #[inline]
     pub(super) fn slot(&self, at: usize, mirror: usize) -> Option<Slot> {
-        // A slot that a rank once has stays its own; a stale home may lack one.
-        match self.columns.homes[at].slot {
+        // A slot that a rank once has stays its own; a stale lookup may lack one.
+        match self.columns.lookups[at].slot {
             Some((first, slot)) if first as usize == mirror => Some(slot),
             _ => self.ranks[at].slot(mirror),
         }

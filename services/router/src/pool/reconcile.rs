@@ -29,7 +29,7 @@ impl State {
     /// not touched by any number of reconciles.
     pub(super) fn reconcile(&mut self, gone: &[BackendId], changed: &[Seat<'_>]) {
         for id in gone {
-            self.told.tell(|| Change::Unseated { backend: id.clone() });
+            self.changes.record(|| Change::Unseated { backend: id.clone() });
             for key in self.by_backend.remove(id).unwrap_or_default() {
                 self.retire(key);
             }
@@ -45,7 +45,7 @@ impl State {
         let held = self.by_backend.remove(&seat.backend.id).unwrap_or_default();
         let before = held.first().and_then(|key| self.ranks.position(*key));
         if before.is_none_or(|at| is_news(&self.ranks[at], seat)) {
-            self.told.tell(|| Change::Seated {
+            self.changes.record(|| Change::Seated {
                 backend: seat.backend.clone(),
                 model: seat.model.id.clone(),
             });
@@ -152,7 +152,7 @@ impl State {
         let slots = if self.is_copy { &[] } else { rank.slots() };
         for &(mirror, slot) in slots {
             let told = profile.told(self.mirrors[mirror].unit, self.scaled_by);
-            self.mirrors[mirror].set_told(slot, told, &rank.id, &mut self.told);
+            self.mirrors[mirror].set_told_capacity(slot, told, &rank.id, &mut self.changes);
         }
         self.home(at);
         let home = self.home_of(at).and_then(|mirror| Some((mirror, self.ranks.slot(at, mirror)?)));

@@ -14,8 +14,8 @@ use domain::{
 };
 use proto::What;
 use replication::{
-    Admission, Audit, AuditReply, Lease as Held, LeaseBook, LeaseChange, LeaseKey, LeaseReport,
-    Phase, Process, Resume, Sessions,
+    Admission, Audit, AuditReply, Lease as EdgeLease, LeaseBook, LeaseChange, LeaseKey,
+    LeaseReport, Phase, Process, Resume, Sessions,
 };
 
 use super::change::{Change, Progress};
@@ -62,7 +62,7 @@ impl Remote {
 
     /// Leases of the book that the pool has no lease for: their ranks are not here, or were not
     /// when they came.
-    pub(super) fn homeless(&self) -> impl Iterator<Item = (&LeaseKey, &Held)> {
+    pub(super) fn without_rank(&self) -> impl Iterator<Item = (&LeaseKey, &EdgeLease)> {
         self.book.iter().filter(|(key, _)| !self.by_key.contains_key(key))
     }
 }
@@ -89,7 +89,7 @@ impl State {
         self.apply(changes, now);
         match admission {
             Admission::Over => (Answer::Nothing, None),
-            Admission::Known(held) => (self.answer_again(key, &held), None),
+            Admission::Known(edge_lease) => (self.answer_again(key, &edge_lease), None),
             Admission::New => {
                 let (result, trace) = self.route(route, now);
                 match result {
@@ -109,21 +109,24 @@ impl State {
         let Some(lease) = self.leases.get_mut(&id) else { return Answer::Nothing };
         lease.key = Some(key.clone());
         let blocks = lease.blocks.as_ref().map_or(0, |b| b.measure.prompt_blocks());
-        let held = Held { rank: decision.chosen.rank.clone(), blocks, phase: Phase::Waiting };
-        self.remote.book.apply(&LeaseChange::Opened { key: key.clone(), lease: held.clone() });
+        let edge_lease =
+            EdgeLease { rank: decision.chosen.rank.clone(), blocks, phase: Phase::Waiting };
+        self.remote
+            .book
+            .apply(&LeaseChange::Opened { key: key.clone(), lease: edge_lease.clone() });
         let answer = Some(Box::new(decision.clone()));
         self.remote.name(key.clone(), id, answer);
-        self.tell_opened(key, &held, Some(route));
+        self.tell_opened(key, &edge_lease, Some(route));
         Answer::Decided(Box::new(decision), blocks)
     }
 
     /// The answer that a lease had, or one that says no more than where it is.
-    fn answer_again(&self, key: &LeaseKey, held: &Held) -> Answer {
+    fn answer_again(&self, key: &LeaseKey, edge_lease: &EdgeLease) -> Answer {
         let known = self.remote.by_key.get(key);
         if let Some(answer) = known.and_then(|named| named.answer.as_ref()) {
-            return Answer::Decided(answer.clone(), held.blocks);
+            return Answer::Decided(answer.clone(), edge_lease.blocks);
         }
-        let Some(rank) = self.ranks.iter().find(|rank| rank.id == held.rank) else {
+        let Some(rank) = self.ranks.iter().find(|rank| rank.id == edge_lease.rank) else {
             return Answer::Nothing;
         };
         let evidence = Evidence {
@@ -136,7 +139,7 @@ impl State {
         };
         let chosen = rank.candidate();
         let decision = Decision { lease: key.lease, chosen, others: Vec::new(), evidence };
-        Answer::Decided(Box::new(decision), held.blocks)
+        Answer::Decided(Box::new(decision), edge_lease.blocks)
     }
 
     pub(super) fn hear(&mut self, key: LeaseKey, what: &What, now: Moment) -> Outcomes {
@@ -188,18 +191,20 @@ impl State {
     }
 
     /// Adopts leases whose ranks have come since.
-    pub(super) fn house(&mut self, now: Moment) {
-        let is_here = |held: &Held| self.ranks.iter().any(|rank| rank.id == held.rank);
-        let come = self.remote.homeless().filter(|(_, held)| is_here(held));
-        let come: Vec<_> = come.map(|(key, held)| (key.clone(), held.clone())).collect();
-        for (key, held) in come {
-            self.adopt(key, &held, now);
+    pub(super) fn adopt_leases_without_rank(&mut self, now: Moment) {
+        let is_here =
+            |edge_lease: &EdgeLease| self.ranks.iter().any(|rank| rank.id == edge_lease.rank);
+        let come = self.remote.without_rank().filter(|(_, edge_lease)| is_here(edge_lease));
+        let come: Vec<_> =
+            come.map(|(key, edge_lease)| (key.clone(), edge_lease.clone())).collect();
+        for (key, edge_lease) in come {
+            self.adopt(key, &edge_lease, now);
         }
     }
 
     #[cfg(test)]
-    pub(super) fn booked(&self) -> Vec<(LeaseKey, Held)> {
-        self.remote.book.iter().map(|(key, held)| (key.clone(), held.clone())).collect()
+    pub(super) fn booked(&self) -> Vec<(LeaseKey, EdgeLease)> {
+        self.remote.book.iter().map(|(key, edge_lease)| (key.clone(), edge_lease.clone())).collect()
     }
 
     /// Makes changes of the book, and to the pool's leases what follows from them.
@@ -215,7 +220,7 @@ impl State {
                 LeaseChange::Progressed { key, phase, blocks } => {
                     self.remote.book.apply(&change);
                     if let Some(id) = self.remote.id(key) {
-                        self.is_further(id, *phase, *blocks);
+                        self.advance_lease(id, *phase, *blocks);
                     }
                     self.tell_progress(key);
                 }
@@ -239,7 +244,7 @@ impl State {
             return Some((id, at));
         }
         if self.remote.book.apply(&LeaseChange::Ended { key: key.clone() }).is_some() {
-            self.told.tell(|| Change::Closed { lease: key.clone(), left: None });
+            self.changes.record(|| Change::Closed { lease: key.clone(), left: None });
         }
         None
     }
@@ -251,34 +256,34 @@ impl State {
     }
 
     /// Tells of a lease that was just opened.
-    fn tell_opened(&mut self, key: &LeaseKey, held: &Held, route: Option<&Route>) {
-        let mut told = std::mem::take(&mut self.told);
-        told.tell(|| {
+    fn tell_opened(&mut self, key: &LeaseKey, edge_lease: &EdgeLease, route: Option<&Route>) {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.record(|| {
             let opening = match self.lease_named(key) {
-                Some((_, lease)) => self.outset_of(key, held, lease, route),
-                None => self.homeless(key, held),
+                Some((_, lease)) => self.outset_of(key, edge_lease, lease, route),
+                None => self.without_rank(key, edge_lease),
             };
             Change::Booked(Box::new(opening))
         });
-        self.told = told;
+        self.changes = changes;
     }
 
     /// Tells how far a lease is.
     fn tell_progress(&mut self, key: &LeaseKey) {
-        let mut told = std::mem::take(&mut self.told);
-        if let Some(held) = self.remote.book.get(key) {
-            told.tell(|| Change::Progressed(self.progress_of(key, held)));
+        let mut changes = std::mem::take(&mut self.changes);
+        if let Some(edge_lease) = self.remote.book.get(key) {
+            changes.record(|| Change::Progressed(self.progress_of(key, edge_lease)));
         }
-        self.told = told;
+        self.changes = changes;
     }
 
-    fn progress_of(&self, key: &LeaseKey, held: &Held) -> Progress {
+    fn progress_of(&self, key: &LeaseKey, edge_lease: &EdgeLease) -> Progress {
         let lease = self.lease_named(key).map(|(_, lease)| lease);
         let booked = lease.and_then(|lease| lease.blocks.as_ref());
         Progress {
             lease: key.clone(),
-            blocks: held.blocks,
-            phase: held.phase,
+            blocks: edge_lease.blocks,
+            phase: edge_lease.phase,
             first_token: lease.is_some_and(|lease| lease.first_token),
             generated: lease.map_or(0, |lease| lease.generated),
             output_blocks: booked.map_or(0, |blocks| blocks.booking.generated_blocks()),
@@ -286,15 +291,15 @@ impl State {
     }
 
     /// A lease is on a rank without a decision of ours. On one that is gone it counts on nobody.
-    fn adopt(&mut self, key: LeaseKey, held: &Held, now: Moment) {
-        let Some(at) = self.ranks.iter().position(|rank| rank.id == held.rank) else {
-            self.tell_opened(&key, held, None);
+    fn adopt(&mut self, key: LeaseKey, edge_lease: &EdgeLease, now: Moment) {
+        let Some(at) = self.ranks.iter().position(|rank| rank.id == edge_lease.rank) else {
+            self.tell_opened(&key, edge_lease, None);
             return;
         };
         let id = self.new_lease();
-        let (blocks, size) = self.adopt_blocks(at, held.blocks);
+        let (blocks, size) = self.adopt_blocks(at, edge_lease.blocks);
         let rank = &mut self.ranks[at];
-        rank.load.adopt(id, held.blocks, now);
+        rank.load.adopt(id, edge_lease.blocks, now);
         rank.show_in_flight();
         let lease = Lease {
             rank: rank.key,
@@ -312,9 +317,9 @@ impl State {
         };
         self.keep(id, lease);
         self.remote.name(key.clone(), id, None);
-        self.tell_opened(&key, held, None);
+        self.tell_opened(&key, edge_lease, None);
         if let Some(lease) = self.leases.get_mut(&id) {
-            start(&mut self.mirrors, lease, &mut self.told);
+            start(&mut self.mirrors, lease, &mut self.changes);
         }
     }
 
@@ -347,10 +352,10 @@ impl State {
     }
 
     /// An edge re-asserts a lease: what was said of it meanwhile was lost.
-    fn is_further(&mut self, id: LeaseId, phase: Phase, blocks: u32) {
+    fn advance_lease(&mut self, id: LeaseId, phase: Phase, blocks: u32) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         if phase == Phase::Generating {
-            start(&mut self.mirrors, lease, &mut self.told);
+            start(&mut self.mirrors, lease, &mut self.changes);
         }
         if let Some(booked) = &mut lease.blocks {
             let output = blocks.saturating_sub(booked.measure.prompt_blocks());

@@ -73,7 +73,7 @@ impl State {
             // Rarely enough to cost nothing, often enough to pass on what was learned early.
             let samples = rank.fit.samples();
             if samples.is_power_of_two() || samples.is_multiple_of(LEARNED_EVERY) {
-                self.told.tell(|| self.ranks[at].learned());
+                self.changes.record(|| self.ranks[at].learned_change());
             }
             if samples.is_power_of_two() {
                 self.share_prior();
@@ -82,14 +82,14 @@ impl State {
         self.metrics.first_token(&self.ranks[at].metrics, forecast.ttft_seconds, seconds);
         // What was booked before it has begun as well, and in that order.
         self.advance_rank(at, now);
-        start(&mut self.mirrors, self.leases.get_mut(&id)?, &mut self.told);
+        start(&mut self.mirrors, self.leases.get_mut(&id)?, &mut self.changes);
         Some(Outcome::FirstToken { seconds })
     }
 
     fn progress(&mut self, id: LeaseId, generated: u32) {
         let Some(lease) = self.leases.get_mut(&id) else { return };
         lease.generated = lease.generated.max(generated);
-        start(&mut self.mirrors, lease, &mut self.told);
+        start(&mut self.mirrors, lease, &mut self.changes);
         if let Some(blocks) = &mut lease.blocks {
             let output = blocks.measure.output_blocks(lease.generated);
             self.mirrors[blocks.mirror].index.grow(&mut blocks.booking, output);
@@ -116,7 +116,7 @@ impl State {
             lease.generated = lease.generated.max(told);
         }
         // It ran, even if its first token was not seen.
-        start(&mut self.mirrors, lease, &mut self.told);
+        start(&mut self.mirrors, lease, &mut self.changes);
         let trial = std::mem::take(&mut lease.trial);
         let is_first_heard = !lease.first_token;
         let lease = self.close(id, Closing { usage, output_keys }, now)?;
@@ -190,7 +190,7 @@ impl State {
         if let Some(key) = key {
             self.remote.forget(&key);
             self.remote.book.apply(&LeaseChange::Ended { key: key.clone() });
-            self.told.tell(|| Change::Closed { lease: key, left: left.map(Box::new) });
+            self.changes.record(|| Change::Closed { lease: key, left: left.map(Box::new) });
         }
         Some(ClosedLease { rank, at, forecast, adopted })
     }
@@ -255,7 +255,7 @@ impl State {
                 let mirror = &mut self.mirrors[mirror];
                 if mirror.unit == BlockUnit::TEXT {
                     let told = rank.profile.told(mirror.unit, self.scaled_by);
-                    mirror.set_told(slot, told, &rank.id, &mut self.told);
+                    mirror.set_told_capacity(slot, told, &rank.id, &mut self.changes);
                 }
             }
         }

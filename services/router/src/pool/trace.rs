@@ -5,7 +5,7 @@ use domain::{Route, ScoreParts};
 use super::State;
 use super::choice::Choice;
 use super::prospect::{Asked, Prospect};
-use super::rank::{Rank, Standing};
+use super::rank::{Eligibility, Rank};
 use crate::explain::{Line, Trace, Verdict};
 
 impl State {
@@ -15,7 +15,7 @@ impl State {
         route: &Route,
         asked: &Asked<'_>,
         choice: &Choice,
-        (standings, eligible): (&[Standing], &[usize]),
+        (eligibilities, eligible): (&[Eligibility], &[usize]),
     ) -> Trace {
         let selection = &choice.selection;
         let mut trace = Trace::new(route);
@@ -31,8 +31,8 @@ impl State {
         }
         self.note_unranked(asked, choice, eligible, &mut trace);
         trace.omitted += eligible.len() - trace.scored();
-        if eligible.len() < standings.len() {
-            self.note_barred(standings, &mut trace);
+        if eligible.len() < eligibilities.len() {
+            self.note_barred(eligibilities, &mut trace);
         }
         trace
     }
@@ -81,15 +81,15 @@ impl State {
         }
     }
 
-    pub(super) fn note_barred(&self, standings: &[Standing], trace: &mut Trace) {
-        for (rank, standing) in self.ranks.iter().zip(standings) {
-            let verdict = match standing {
-                Standing::Eligible => continue,
-                Standing::Excluded => Verdict::Excluded,
-                Standing::NotReady => Verdict::NotReady,
-                Standing::NotServed => Verdict::NotServed,
-                Standing::Broken => Verdict::BreakerOpen,
-                Standing::Held(hold) => Verdict::Held(*hold),
+    pub(super) fn note_barred(&self, eligibilities: &[Eligibility], trace: &mut Trace) {
+        for (rank, eligibility) in self.ranks.iter().zip(eligibilities) {
+            let verdict = match eligibility {
+                Eligibility::Eligible => continue,
+                Eligibility::Excluded => Verdict::Excluded,
+                Eligibility::NotReady => Verdict::NotReady,
+                Eligibility::NotServed => Verdict::NotServed,
+                Eligibility::Broken => Verdict::BreakerOpen,
+                Eligibility::Held(hold) => Verdict::Held(*hold),
             };
             if trace.chose(&rank.id) {
                 continue;
@@ -99,7 +99,7 @@ impl State {
                 state: rank.seen.state,
                 level: rank.level,
                 verdict,
-                matched_blocks: self.held(rank),
+                matched_blocks: self.matched_blocks(rank),
                 cached_tokens: 0,
                 uncached_tokens: 0,
                 in_flight: rank.load.in_flight(),
@@ -110,8 +110,9 @@ impl State {
     }
 
     /// Leading blocks that a rank holds of the prompt that was looked up last.
-    fn held(&self, rank: &Rank) -> u32 {
-        let held = rank.slots().iter().map(|&(mirror, slot)| self.mirrors[mirror].held(slot));
-        held.max().unwrap_or(0)
+    fn matched_blocks(&self, rank: &Rank) -> u32 {
+        let matched =
+            rank.slots().iter().map(|&(mirror, slot)| self.mirrors[mirror].matched_blocks(slot));
+        matched.max().unwrap_or(0)
     }
 }

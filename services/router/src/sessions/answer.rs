@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::{LeaseId, Moment, RejectReason, Rejected};
 use prost::Message as _;
-use proto::routing::v1::edge_message::Kind as Told;
+use proto::routing::v1::edge_message::Kind as FromEdge;
 use proto::routing::v1::router_message::Kind;
 use proto::routing::v1::{self, AuditReply, NotOwner, Queued, RouteError};
 use proto::{Asked, Decided, Reported, WireError};
@@ -14,7 +14,7 @@ use replication::{AuditReply as Reply, LeaseKey, MemberList, PoolId, Process, Re
 use super::Shared;
 use super::hold::Holds;
 use super::stream::Frames;
-use crate::pool::{Answer, Standing};
+use crate::pool::{Answer, Ownership};
 
 /// A stream of an edge that was let in.
 pub(super) struct Session {
@@ -34,20 +34,22 @@ impl Session {
     }
 
     /// What is answered at once.
-    pub(super) fn answer(&self, message: Told, now: Moment) -> Vec<Kind> {
+    pub(super) fn answer(&self, message: FromEdge, now: Moment) -> Vec<Kind> {
         let answered = match message {
-            Told::Hello(_) => {
+            FromEdge::Hello(_) => {
                 Err(WireError::NotAllowed { field: "hello", value: "a second one".to_owned() })
             }
-            Told::Route(route) => Ok(self.route(route, now)),
-            Told::Report(report) => self.report(report, now),
-            Told::Audit(audit) => self.audit(audit, now),
-            Told::Resume(resume) => self.resume(resume, now),
-            Told::Members(list) => MemberList::try_from(list).map(|list| {
+            FromEdge::Route(route) => Ok(self.route(route, now)),
+            FromEdge::Report(report) => self.report(report, now),
+            FromEdge::Audit(audit) => self.audit(audit, now),
+            FromEdge::Resume(resume) => self.resume(resume, now),
+            FromEdge::Members(list) => MemberList::try_from(list).map(|list| {
                 self.shared.router.set_list(&list, now);
                 Vec::new()
             }),
-            Told::WantMembers(_) => Ok(vec![Kind::Members((&self.shared.router.members()).into())]),
+            FromEdge::WantMembers(_) => {
+                Ok(vec![Kind::Members((&self.shared.router.members()).into())])
+            }
         };
         answered.unwrap_or_else(|error| {
             self.shared.metrics.malformed.inc();
@@ -132,11 +134,13 @@ impl Session {
         now: Moment,
         answer: impl FnOnce(Reign) -> Option<Kind>,
     ) -> Vec<Kind> {
-        match self.shared.router.standing(pool, now) {
+        match self.shared.router.ownership(pool, now) {
             None => Vec::new(),
-            Some(Standing::Vacant) => vec![self.shared.not_owner(pool, LeaseId(0), None)],
-            Some(Standing::Other(owner)) => vec![self.shared.not_owner(pool, LeaseId(0), owner)],
-            Some(Standing::Serves(reign)) => answer(reign).into_iter().collect(),
+            Some(Ownership::Vacant) => vec![self.shared.not_owner(pool, LeaseId(0), None)],
+            Some(Ownership::Elsewhere(owner)) => {
+                vec![self.shared.not_owner(pool, LeaseId(0), owner)]
+            }
+            Some(Ownership::Here(reign)) => answer(reign).into_iter().collect(),
         }
     }
 }
@@ -176,21 +180,19 @@ impl Shared {
     pub(super) fn decide(&self, edge: &Process, asked: &Asked, now: Moment) -> Step {
         let lease = asked.lease;
         let elsewhere = |owner| Step::Answer(Box::new(self.not_owner(&asked.pool, lease, owner)));
-        let reign = match self.router.standing(&asked.pool, now) {
+        let reign = match self.router.ownership(&asked.pool, now) {
             // A pool that is not here is asked for in vain wherever it belongs.
             None => return Step::Wait(RejectReason::UnknownModel),
-            Some(Standing::Vacant) => return Step::Vacant,
-            Some(Standing::Other(owner)) => return elsewhere(owner),
-            Some(Standing::Serves(reign)) => reign,
+            Some(Ownership::Vacant) => return Step::Vacant,
+            Some(Ownership::Elsewhere(owner)) => return elsewhere(owner),
+            Some(Ownership::Here(reign)) => reign,
         };
         let key = LeaseKey { edge: edge.clone(), lease };
         match self.router.ask(&asked.pool, &key, &asked.route, now) {
             Answer::Nothing => Step::Nothing,
             // It was handed over in between.
             Answer::Elsewhere => elsewhere(None),
-            Answer::Rejected(
-                reason @ (RejectReason::NoReadyBackend | RejectReason::UnknownModel),
-            ) => Step::Wait(reason),
+            Answer::Rejected(reason) if reason.may_pass() => Step::Wait(reason),
             Answer::Rejected(reason) => Step::Answer(Box::new(self.reject(lease, reason))),
             Answer::Decided(decision, blocks) => {
                 let decided = Decided { reign, blocks, decision: *decision };

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use domain::{LeaseId, Moment};
+use instrumentation::CountedIn;
 use lifecycle::TaskHandle;
 use parking_lot::Mutex;
-use prometheus::IntGauge;
 use proto::Asked;
 use proto::routing::v1::router_message::Kind;
 use replication::Process;
@@ -36,7 +36,7 @@ impl Holds {
         let lease = asked.lease;
         let (edge, frames) = (edge.clone(), frames.clone());
         let (of_stream, of_task) = (Arc::downgrade(&self.0), Arc::clone(shared));
-        let held = Held::new(&shared.metrics.held);
+        let held = CountedIn::new(&shared.metrics.held);
         let task = shared.spawner.spawn("router-hold", async move {
             let _held = held;
             let answer = wait(&of_task, &edge, &asked, until).await;
@@ -67,22 +67,6 @@ impl Drop for Holds {
         for (_, task) in self.0.lock().drain() {
             task.abort();
         }
-    }
-}
-
-/// Counts a waiting Route.
-struct Held(IntGauge);
-
-impl Held {
-    fn new(gauge: &IntGauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 

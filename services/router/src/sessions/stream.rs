@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::routing::v1::edge_message::Kind as Told;
+use instrumentation::CountedIn;
+use proto::routing::v1::edge_message::Kind as FromEdge;
 use proto::routing::v1::router_message::Kind;
 use proto::routing::v1::{
     EdgeFrame, Hello, Refused, RouterFrame, RouterMessage, WantMembers, Welcome, refused,
@@ -35,32 +36,52 @@ pub(super) async fn run(shared: Arc<Shared>, mut inbound: Streaming<EdgeFrame>, 
     };
     let Ok(Ok(Some(frame))) = first else { return };
     let mut messages = frame.messages.into_iter().filter_map(|message| message.kind);
-    let edge = match greet(&shared, messages.next()) {
-        Ok((edge, welcome)) => {
-            if send(&frames, welcome).await.is_err() {
-                shared.leave(&edge, lifecycle::monotonic());
-                return;
-            }
-            edge
-        }
+    let (joined, welcome) = match greet(&shared, messages.next()) {
+        Ok(greeted) => greeted,
         Err(refused) => {
             let _ = send(&frames, vec![Kind::Refused(refused)]).await;
             return;
         }
     };
-    shared.metrics.streams.inc();
-    let session = Session::new(Arc::clone(&shared), edge.clone(), frames);
+    if send(&frames, welcome).await.is_err() {
+        return;
+    }
+    let session = Session::new(Arc::clone(&shared), joined.edge.clone(), frames);
     let served = serve(&session, messages.collect(), &mut inbound);
     tokio::select! {
         () = served => {}
         () = drain.signaled() => {}
     }
+    // Its waiting Routes end before the edge counts as gone.
     drop(session);
-    shared.metrics.streams.dec();
-    shared.leave(&edge, lifecycle::monotonic());
+    drop(joined);
 }
 
-async fn serve(session: &Session, first: Vec<Told>, inbound: &mut Streaming<EdgeFrame>) {
+/// An edge's stream, counted while it is open.
+struct Joined {
+    shared: Arc<Shared>,
+    edge: Process,
+    _counted: CountedIn,
+}
+
+impl Joined {
+    /// `None` if a later process of the edge has a session.
+    fn new(shared: &Arc<Shared>, edge: Process) -> Option<Self> {
+        if !shared.enter(&edge) {
+            return None;
+        }
+        let counted = CountedIn::new(&shared.metrics.streams);
+        Some(Self { shared: Arc::clone(shared), edge, _counted: counted })
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.shared.leave(&self.edge, lifecycle::monotonic());
+    }
+}
+
+async fn serve(session: &Session, first: Vec<FromEdge>, inbound: &mut Streaming<EdgeFrame>) {
     let mut messages = first;
     loop {
         let mut rest = messages.into_iter();
@@ -92,7 +113,7 @@ pub(super) async fn send(frames: &Frames, kinds: Vec<Kind>) -> Result<(), ()> {
 }
 
 /// Who speaks, and the answer; or why it is not spoken to.
-fn greet(shared: &Shared, first: Option<Told>) -> Result<(Process, Vec<Kind>), Refused> {
+fn greet(shared: &Arc<Shared>, first: Option<FromEdge>) -> Result<(Joined, Vec<Kind>), Refused> {
     let refuse = |reason: refused::Reason, label: &'static str, message: &str| {
         shared.metrics.refused(label);
         if let Some(held_back) = shared.lines.pass() {
@@ -101,7 +122,7 @@ fn greet(shared: &Shared, first: Option<Told>) -> Result<(Process, Vec<Kind>), R
         Refused { reason: reason.into(), message: message.to_owned() }
     };
     let protocol = |message: &str| refuse(refused::Reason::Protocol, "protocol", message);
-    let Some(Told::Hello(hello)) = first else {
+    let Some(FromEdge::Hello(hello)) = first else {
         return Err(protocol("a session begins with a Hello"));
     };
     let Hello { version, edge, epoch, secret_fingerprint, .. } = hello;
@@ -115,10 +136,10 @@ fn greet(shared: &Shared, first: Option<Told>) -> Result<(Process, Vec<Kind>), R
     }
     let edge = edge.ok_or_else(|| protocol("the edge does not say who it is"))?;
     let edge = Process::try_from(edge).map_err(|error| protocol(&error.to_string()))?;
-    if !shared.enter(&edge) {
+    let joined = Joined::new(shared, edge).ok_or_else(|| {
         let message = "a later process of this edge has a session: two edges must not share a name";
-        return Err(refuse(refused::Reason::OutlivedProcess, "outlived_process", message));
-    }
+        refuse(refused::Reason::OutlivedProcess, "outlived_process", message)
+    })?;
     let ours = shared.router.epoch();
     let mut answer = vec![Kind::Welcome(Welcome {
         version: version.min(VERSION),
@@ -133,5 +154,5 @@ fn greet(shared: &Shared, first: Option<Told>) -> Result<(Process, Vec<Kind>), R
     if epoch.map_or(Epoch::ZERO, Epoch::from) > ours {
         answer.push(Kind::WantMembers(WantMembers {}));
     }
-    Ok((edge, answer))
+    Ok((joined, answer))
 }

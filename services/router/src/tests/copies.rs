@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::kit::{BLOCK, doc, fleet, fleet_of, text, vllm};
 use crate::metrics::{CopyMetrics, Families};
-use crate::pool::{Answer, Change, Outbox, Outgoing, Peers, Standing, State};
+use crate::pool::{Answer, Change, Outbox, Outgoing, Ownership, Peers, State};
 use crate::replica::wire;
 use crate::{Config, Router};
 
@@ -66,7 +66,7 @@ impl Node {
     }
 
     fn serves(&self, now: Moment) -> bool {
-        matches!(self.router.standing(&pool(), now), Some(Standing::Serves(_)))
+        matches!(self.router.ownership(&pool(), now), Some(Ownership::Here(_)))
     }
 
     fn with<R>(&self, read: impl FnOnce(&State) -> R) -> R {

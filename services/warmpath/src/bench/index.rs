@@ -22,7 +22,8 @@ pub struct Args {
     /// The trace: one JSON object with `hash_ids` a line, plain or gzip
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
-    /// How often everything is measured; the middle one is reported, of worst cases the best
+    /// How often everything is measured; the middle one is reported, of worst cases the best, of
+    /// decisions all of them and the least of each
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Only these parts
@@ -67,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         report.worst = worst::run(args.rounds);
     }
     if wanted(Part::Decision) {
-        report.decision = Some(decision::run(&load)?);
+        report.decision = Some(decision::run(&load, args.rounds)?);
     }
     if let Some(output) = &args.json {
         output.write_json(&report)?;

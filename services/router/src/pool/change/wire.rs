@@ -115,7 +115,7 @@ impl From<&Opening> for wire::Booked {
     fn from(opening: &Opening) -> Self {
         Self {
             lease: Some((&opening.lease).into()),
-            held: Some((&opening.held).into()),
+            held: Some((&opening.edge_lease).into()),
             blocks: opening.blocks.as_ref().map(Into::into),
             prompt_tokens: opening.prompt_tokens,
             text_bytes: opening.text_bytes,
@@ -128,7 +128,7 @@ impl From<&Opening> for wire::Booked {
             first_token: opening.first_token,
             generated: opening.generated,
             adopted: opening.adopted,
-            homeless: opening.homeless,
+            homeless: opening.without_rank,
         }
     }
 }
@@ -141,7 +141,7 @@ impl TryFrom<wire::Booked> for Opening {
         finite("booked.bytes_per_token", booked.bytes_per_token)?;
         Ok(Self {
             lease: lease(booked.lease)?,
-            held: present("booked.held", booked.held)?.try_into()?,
+            edge_lease: present("booked.held", booked.held)?.try_into()?,
             blocks: booked.blocks.map(TryInto::try_into).transpose()?,
             prompt_tokens: booked.prompt_tokens,
             text_bytes: booked.text_bytes,
@@ -154,7 +154,7 @@ impl TryFrom<wire::Booked> for Opening {
             first_token: booked.first_token,
             generated: booked.generated,
             adopted: booked.adopted,
-            homeless: booked.homeless,
+            without_rank: booked.homeless,
         })
     }
 }

@@ -20,16 +20,18 @@ impl State {
     }
 
     pub(super) fn open(&mut self, opening: &Opening, now: Moment) {
-        let Opening { lease: key, held, .. } = opening;
-        self.remote.book.apply(&LeaseChange::Opened { key: key.clone(), lease: held.clone() });
+        let Opening { lease: key, edge_lease, .. } = opening;
+        self.remote
+            .book
+            .apply(&LeaseChange::Opened { key: key.clone(), lease: edge_lease.clone() });
         self.bytes_per_token = opening.bytes_per_token.clamp(0.1, 100.0);
-        let at = self.ranks.iter().position(|r| r.id == held.rank);
-        let Some(at) = at.filter(|_| !opening.homeless) else { return };
+        let at = self.ranks.iter().position(|r| r.id == edge_lease.rank);
+        let Some(at) = at.filter(|_| !opening.without_rank) else { return };
         let blocks = opening.blocks.as_ref().and_then(|b| self.open_blocks(opening, b));
         let id = self.new_lease();
         let rank = &mut self.ranks[at];
         if opening.adopted {
-            rank.load.adopt(id, held.blocks, now);
+            rank.load.adopt(id, edge_lease.blocks, now);
         } else {
             let found = scheduling::Prompt {
                 uncached_tokens: opening.uncached_tokens,
@@ -73,7 +75,7 @@ impl State {
 
     fn open_blocks(&mut self, opening: &Opening, blocks: &OpenBlocks) -> Option<BookedBlocks> {
         let unit = blocks.keys.unit;
-        let (mirror, slot) = self.place_of(&opening.held.rank, unit)?;
+        let (mirror, slot) = self.place_of(&opening.edge_lease.rank, unit)?;
         let prompt = Prompt {
             tokens: opening.prompt_tokens,
             text_bytes: opening.text_bytes,

@@ -28,14 +28,16 @@ impl State {
         for rank in self.ranks.iter() {
             for &(mirror, slot) in rank.slots() {
                 let mirror = &mut self.mirrors[mirror];
-                mirror.feedback.set_told(slot, rank.profile.told(mirror.unit, self.scaled_by));
+                mirror
+                    .feedback
+                    .set_told_capacity(slot, rank.profile.told(mirror.unit, self.scaled_by));
                 if let Some(stats) = mirror.index.rank_stats(slot) {
                     mirror.feedback.follow_capacity(slot, stats.capacity);
                 }
             }
         }
         self.remote.sessions = Sessions::take_over(&self.remote.book, now);
-        self.told.listen(true);
+        self.changes.listen(true);
         let there: HashSet<&BackendId> = seats.iter().map(|seat| &seat.backend.id).collect();
         let is_gone = |id: &&BackendId| !there.contains(id);
         let gone: Vec<BackendId> = self.by_backend.keys().filter(is_gone).cloned().collect();
@@ -44,7 +46,7 @@ impl State {
 
     /// Another router serves from now on, and this is a copy.
     pub(in crate::pool) fn rest(&mut self) {
-        self.told.listen(false);
+        self.changes.listen(false);
         self.is_copy = true;
         self.remote.sessions = Sessions::default();
         for rank in self.ranks.iter() {

@@ -20,6 +20,11 @@ pub(super) struct Figures {
     remove_rank_micros: f64,
     /// Whether every node was freed when all ranks were removed.
     empty_afterwards: bool,
+    /// What nodes, labels, holders and the table take of the heap at their most, before the ranks
+    /// are removed …
+    heap_bytes: usize,
+    /// … and what is left of it.
+    heap_bytes_afterwards: usize,
 }
 
 /// An index whose calls are timed.
@@ -29,6 +34,7 @@ struct Timed {
     matches: Matches,
     longest: [Duration; 5],
     calls: u64,
+    heap_bytes: usize,
 }
 
 impl Timed {
@@ -55,6 +61,7 @@ impl Timed {
 
     /// Removes the ranks one by one; a few requests elsewhere after each free what they left.
     fn remove(&mut self, slots: &[Slot]) {
+        self.heap_bytes = self.index.heap_bytes();
         let other = self.index.add_rank(100);
         for (number, slot) in slots.iter().enumerate() {
             let ((), spent) = timed(|| self.index.remove_rank(*slot));
@@ -82,6 +89,8 @@ impl Timed {
             finish_micros: micros(3),
             remove_rank_micros: micros(4),
             empty_afterwards: self.index.stats().nodes == 0,
+            heap_bytes: self.heap_bytes,
+            heap_bytes_afterwards: self.index.heap_bytes(),
         }
     }
 }
@@ -189,6 +198,7 @@ impl Figures {
             finish_micros: self.finish_micros.min(other.finish_micros),
             remove_rank_micros: self.remove_rank_micros.min(other.remove_rank_micros),
             empty_afterwards: self.empty_afterwards && other.empty_afterwards,
+            heap_bytes_afterwards: self.heap_bytes_afterwards.max(other.heap_bytes_afterwards),
             ..self
         }
     }
@@ -196,13 +206,15 @@ impl Figures {
     fn print(&self) {
         println!(
             "{:<42} longest: match {:.0} µs, book {:.0}, start {:.0}, finish {:.0}, remove {:.0}; \
-             empty afterwards: {}",
+             heap {:.2} MB, afterwards {:.2}; empty: {}",
             self.case,
             self.match_micros,
             self.book_micros,
             self.start_micros,
             self.finish_micros,
             self.remove_rank_micros,
+            self.heap_bytes as f64 / 1e6,
+            self.heap_bytes_afterwards as f64 / 1e6,
             self.empty_afterwards,
         );
     }

@@ -7,7 +7,7 @@ use replication::{MessageOf, Output, OutputOf, PoolId, Process, Reign, RingLimit
 use tokio::sync::mpsc;
 
 use super::reconcile::Seat;
-use super::{Standing, State};
+use super::{Ownership, State};
 use crate::metrics::{CopyMetrics, Families};
 
 /// A message for other routers.
@@ -49,7 +49,7 @@ pub(crate) struct Peers {
 }
 
 /// The state of a pool in this process.
-pub(super) enum Held {
+pub(super) enum LocalPool {
     /// Nobody else has it.
     Alone(Box<State>),
     /// One router of several serves it.
@@ -63,37 +63,59 @@ pub(super) struct Shared {
     outbox: Outbox,
 }
 
-impl Held {
+/// What this router is to a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolRole {
+    /// It decides.
+    Serves,
+    /// It keeps a copy that is in step with the owner's.
+    Follows,
+    /// Neither, or its copy is not in step yet.
+    Aside,
+}
+
+impl PoolRole {
+    /// As operators see it.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            PoolRole::Serves => "serves",
+            PoolRole::Follows => "follows",
+            PoolRole::Aside => "aside",
+        }
+    }
+}
+
+impl LocalPool {
     pub(super) fn alone(state: State) -> Self {
-        Held::Alone(Box::new(state))
+        LocalPool::Alone(Box::new(state))
     }
 
     pub(super) fn shared(model: &ModelId, mut state: State, peers: &Peers) -> Self {
         state.is_copy = true;
         let id = PoolId::new(model.as_str());
         let pool = replication::Pool::new(peers.me.clone(), id, state, RingLimits::default());
-        Held::Shared(Box::new(Shared { pool, begun: false, outbox: peers.outbox.clone() }))
+        LocalPool::Shared(Box::new(Shared { pool, begun: false, outbox: peers.outbox.clone() }))
     }
 
     pub(super) fn state(&self) -> &State {
         match self {
-            Held::Alone(state) => state,
-            Held::Shared(shared) => shared.pool.state(),
+            LocalPool::Alone(state) => state,
+            LocalPool::Shared(shared) => shared.pool.state(),
         }
     }
 
     /// The state, if it is this process's to change.
     pub(super) fn active(&mut self) -> Option<&mut State> {
         match self {
-            Held::Alone(state) => Some(state),
-            Held::Shared(shared) => shared.begun.then(|| shared.pool.state_mut()),
+            LocalPool::Alone(state) => Some(state),
+            LocalPool::Shared(shared) => shared.begun.then(|| shared.pool.state_mut()),
         }
     }
 
     /// Tells copies what was done since the last call.
     pub(super) fn publish(&mut self) {
-        let Held::Shared(shared) = self else { return };
-        let changes = shared.pool.state_mut().told.take();
+        let LocalPool::Shared(shared) = self else { return };
+        let changes = shared.pool.state_mut().changes.take();
         let has_peers = shared.pool.has_peers();
         for change in changes {
             let published = shared.pool.publish(change);
@@ -106,28 +128,28 @@ impl Held {
     /// The reign under which it is served here.
     pub(super) fn reign(&self) -> Option<Reign> {
         match self {
-            Held::Shared(shared) if shared.begun => shared.pool.reign().cloned(),
+            LocalPool::Shared(shared) if shared.begun => shared.pool.reign().cloned(),
             _ => None,
         }
     }
 
-    pub(super) fn standing(&self, now: Moment) -> Standing {
+    pub(super) fn ownership(&self, now: Moment) -> Ownership {
         match (self.reign(), self) {
-            (Some(reign), _) => Standing::Serves(reign),
-            (None, Held::Shared(shared)) => match shared.pool.owner(now) {
-                None if shared.pool.position().is_none() => Standing::Vacant,
-                owner => Standing::Other(owner),
+            (Some(reign), _) => Ownership::Here(reign),
+            (None, LocalPool::Shared(shared)) => match shared.pool.owner(now) {
+                None if shared.pool.position().is_none() => Ownership::Vacant,
+                owner => Ownership::Elsewhere(owner),
             },
-            (None, Held::Alone(_)) => Standing::Other(None),
+            (None, LocalPool::Alone(_)) => Ownership::Elsewhere(None),
         }
     }
 
-    pub(super) fn role(&self) -> &'static str {
+    pub(super) fn role(&self) -> PoolRole {
         match self {
-            Held::Alone(_) => "serves",
-            Held::Shared(shared) if shared.begun => "serves",
-            Held::Shared(shared) if shared.pool.is_in_step() => "follows",
-            Held::Shared(_) => "aside",
+            LocalPool::Alone(_) => PoolRole::Serves,
+            LocalPool::Shared(shared) if shared.begun => PoolRole::Serves,
+            LocalPool::Shared(shared) if shared.pool.is_in_step() => PoolRole::Follows,
+            LocalPool::Shared(_) => PoolRole::Aside,
         }
     }
 
@@ -138,7 +160,7 @@ impl Held {
         now: Moment,
         step: impl FnOnce(&mut replication::Pool<State>) -> Vec<OutputOf<State>>,
     ) -> bool {
-        let Held::Shared(shared) = self else { return false };
+        let LocalPool::Shared(shared) = self else { return false };
         shared.pool.state_mut().now = now;
         let outputs = step(&mut shared.pool);
         shared.carry_out(outputs);
@@ -147,7 +169,7 @@ impl Held {
 
     /// Serves from now on, by the backends as seen here.
     pub(super) fn begin(&mut self, families: &Arc<Families>, seats: &[Seat<'_>], now: Moment) {
-        let Held::Shared(shared) = self else { return };
+        let LocalPool::Shared(shared) = self else { return };
         if !shared.pool.is_serving() || shared.begun {
             return;
         }

@@ -3,7 +3,7 @@
 /// Reports in a row, with no silence between, after which a rank counts as one that reports.
 const REPORTS: u32 = 4;
 
-/// Silent answers in a row after which it no longer does.
+/// Unreported answers in a row after which it no longer does.
 const SILENCES: u32 = 24;
 
 /// Requests in a row that found nothing of what was believed, after which the whole cache is taken
@@ -24,10 +24,10 @@ const TRUST_ABOVE: f64 = 0.75;
 
 /// What reports have shown of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Standing {
+pub enum MirrorTrust {
     /// The engine does not tell what it found.
     #[default]
-    Silent,
+    Unreported,
     /// It tells, and the mirror is corrected by it.
     Confirmed,
     /// It tells, and in spite of all correction the mirror is wrong: beliefs count for as much as
@@ -38,7 +38,7 @@ pub enum Standing {
 /// The record of one rank.
 #[derive(Default)]
 pub(super) struct Record {
-    standing: Standing,
+    mirror_trust: MirrorTrust,
     reports: u32,
     silences: u32,
     empty: u32,
@@ -49,15 +49,15 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn standing(&self) -> Standing {
-        self.standing
+    pub(super) fn mirror_trust(&self) -> MirrorTrust {
+        self.mirror_trust
     }
 
     /// The part of a belief that is to be counted on, 0 to 1.
     pub(super) fn trust(&self) -> f64 {
-        match self.standing {
-            Standing::Distrusted => self.share(),
-            Standing::Silent | Standing::Confirmed => 1.0,
+        match self.mirror_trust {
+            MirrorTrust::Distrusted => self.share(),
+            MirrorTrust::Unreported | MirrorTrust::Confirmed => 1.0,
         }
     }
 
@@ -83,13 +83,13 @@ impl Record {
             self.confirmed = self.confirmed * keep + f64::from(found.min(believed));
             self.samples = (self.samples + 1).min(SHARE_SAMPLES);
         }
-        self.standing = match self.standing {
-            Standing::Silent if self.reports < REPORTS => Standing::Silent,
-            Standing::Distrusted if self.share() <= TRUST_ABOVE => Standing::Distrusted,
+        self.mirror_trust = match self.mirror_trust {
+            MirrorTrust::Unreported if self.reports < REPORTS => MirrorTrust::Unreported,
+            MirrorTrust::Distrusted if self.share() <= TRUST_ABOVE => MirrorTrust::Distrusted,
             _ if self.samples == SHARE_SAMPLES && self.share() < DISTRUST_BELOW => {
-                Standing::Distrusted
+                MirrorTrust::Distrusted
             }
-            _ => Standing::Confirmed,
+            _ => MirrorTrust::Confirmed,
         };
     }
 
@@ -99,7 +99,7 @@ impl Record {
         if believed == 0 {
             return false;
         }
-        if self.standing == Standing::Silent {
+        if self.mirror_trust == MirrorTrust::Unreported {
             self.reports = 0;
             return true;
         }
