@@ -1,9 +1,13 @@
 //! The crate's one error type.
 
-/// What can be wrong with an engine's configuration or a submitted request.
+/// A rule that a setting keeps or breaks: whether it is kept, the field's name, and what is allowed.
+pub(crate) type Rule = (bool, &'static str, &'static str);
+
+/// What can be wrong with a configuration, a workload or a submitted request.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A field of [`EngineConfig`](crate::EngineConfig) has a value that makes no sense.
+    /// A field of [`EngineConfig`](crate::EngineConfig) or of a workload has a value that makes no
+    /// sense.
     #[error("{field}: {expected}")]
     Config {
         /// The field's name.
@@ -25,4 +29,15 @@ pub enum Error {
         /// Blocks the engine can hand out.
         usable_blocks: u32,
     },
+}
+
+impl Error {
+    /// # Errors
+    /// [`Error::Config`] of the first rule that is broken.
+    pub(crate) fn first_broken(rules: impl IntoIterator<Item = Rule>) -> Result<(), Self> {
+        match rules.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, field, expected)) => Err(Self::Config { field, expected }),
+            None => Ok(()),
+        }
+    }
 }

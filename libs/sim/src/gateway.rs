@@ -41,6 +41,8 @@ pub struct GatewayConfig {
     pub priors: Vec<Option<Coefficients>>,
     /// The production choice's settings; its policy follows from the run's.
     pub selection: scheduling::Config,
+    /// Whether the holders of a [hot prefix](scheduling::hot) are charged for it.
+    pub hot_prefixes: bool,
 }
 
 /// A request as the gateway sees it.
@@ -148,7 +150,7 @@ impl Gateway {
     ) -> Routed {
         self.advance(now);
         self.mirror.match_prompt(prompt.keys, truth, &mut self.matched);
-        let hot = self.mirror.hot_blocks();
+        let hot = if self.config.hot_prefixes { self.mirror.hot_blocks() } else { 0 };
         let copies = self.copies(prompt);
         let prospects: Vec<Prospect> = (0..self.ranks.len())
             .map(|rank| self.prospect(rank, prompt, (hot, copies), now))

@@ -8,6 +8,8 @@
 //! - Bailian: `timestamp` in seconds, `chat_id`, `parent_chat_id` (−1 for none), and `hash_ids` of
 //!   16-token blocks.
 //!
+//! Both have been written with other block sizes as well, which a caller may tell.
+//!
 //! The hash of a partial last block is dropped: engines cache whole blocks only. What is kept of a
 //! line is its keys and a few numbers, so a trace is read as a stream.
 
@@ -16,6 +18,7 @@ mod replay;
 mod tests;
 
 use std::collections::HashMap;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use domain::BlockKey;
@@ -97,6 +100,9 @@ struct Entry {
 /// A trace, in the order of the file.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
+    /// What a hash stands for, where it is not what its schema says.
+    told_block_tokens: Option<NonZero<u32>>,
+    /// The schema's.
     block_tokens: Option<u32>,
     entries: Vec<Entry>,
     lines: usize,
@@ -105,9 +111,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace, whose block size follows from its first line.
-    pub fn new() -> Self {
-        Self::default()
+    /// An empty trace. Each hash is of `block_tokens` tokens; of what the schema of the first line
+    /// says if there is none.
+    pub fn new(block_tokens: Option<NonZero<u32>>) -> Self {
+        Self { told_block_tokens: block_tokens, ..Self::default() }
     }
 
     /// Takes the next line; empty ones are skipped. Requests without tokens in or out are taken
@@ -139,7 +146,7 @@ impl Trace {
             return Err(TraceError::NoTime { line });
         }
         let mut chain = Chain::default();
-        let full = (raw.input_length / block_tokens) as usize;
+        let full = (raw.input_length / self.block_tokens()) as usize;
         raw.hash_ids.iter().take(full).for_each(|id| chain.push_one(*id));
         self.entries.push(Entry {
             at: at.or(previous.is_none().then_some(0.0)),
@@ -163,7 +170,8 @@ impl Trace {
 
     /// Tokens in a block.
     pub fn block_tokens(&self) -> u32 {
-        self.block_tokens.unwrap_or(MOONCAKE_BLOCK_TOKENS)
+        let told = self.told_block_tokens.map(NonZero::get);
+        told.or(self.block_tokens).unwrap_or(MOONCAKE_BLOCK_TOKENS)
     }
 
     /// The turn that `raw` follows, and notes `raw` as the last of its conversation.

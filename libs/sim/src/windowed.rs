@@ -3,7 +3,8 @@
 //! Requests are sent one after the other; once more than a fixed number of them are in flight, each
 //! new one makes the oldest leave. Caches are plain and used at the moment of sending. For a gateway that
 //! reckons in seconds, a request that leaves moves time on by its service divided by the number of
-//! nodes, as if all were always busy: 1 ms for each request and 0.05 ms for each uncached token.
+//! nodes, as if all were always busy: unless told otherwise, 1 ms for each request and 0.05 ms for
+//! each uncached token.
 
 #[cfg(test)]
 mod tests;
@@ -12,29 +13,27 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use domain::{BlockKey, LeaseId, Moment};
+use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::gateway::policy::{Chooser, ReferenceRule, RoutePolicy};
 use crate::gateway::{Gateway, GatewayConfig, MirrorKind, Prompt};
 use crate::lru::{Evict, PlainLru};
 use crate::outcome::{Outcome, Record};
-
-/// Tokens that a block of 64 characters stands for.
-const BLOCK_TOKENS: u32 = 16;
-/// Tokens of the question at the end of a prompt: less than a block, so no cache keeps it.
-const QUESTION_TOKENS: u32 = 8;
-/// What every request takes …
-const SERVICE_SECONDS: f64 = 0.001;
-/// … and what a token adds that is not cached.
-const TOKEN_SECONDS: f64 = 0.000_05;
+use crate::workload::{BLOCK_TOKENS, limits};
 
 /// The workload's shape.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Windowed {
     /// Nodes.
+    #[serde(skip)]
     pub nodes: usize,
     /// Blocks that each node's cache has room for.
+    #[serde(skip)]
     pub blocks: u32,
     /// Blocks that the gateway believes it to have room for.
+    #[serde(skip)]
     pub believed_blocks: u32,
     /// Which end of a prompt the caches lose first; the gateway's mirror is told.
     pub evict: Evict,
@@ -44,9 +43,23 @@ pub struct Windowed {
     pub shared_blocks: u32,
     /// Blocks of a document.
     pub document_blocks: u32,
+    /// Tokens of the question at the end of a prompt: less than a block, so no cache keeps it.
+    pub question_tokens: u32,
+    /// Tokens that a block of 64 characters stands for.
+    pub block_tokens: u32,
+    /// What every request takes, in milliseconds …
+    pub service_ms: f64,
+    /// … beside its uncached tokens, of which a second computes so many.
+    #[serde(skip)]
+    pub prefill_tokens_per_second: f64,
     /// The production choice's settings.
+    #[serde(skip)]
     pub selection: scheduling::Config,
+    /// Whether the gateway looks for hot prefixes.
+    #[serde(skip)]
+    pub hot_prefixes: bool,
     /// Of everything random in a policy.
+    #[serde(skip)]
     pub seed: u64,
 }
 
@@ -60,7 +73,12 @@ impl Default for Windowed {
             window: 48,
             shared_blocks: 2,
             document_blocks: 96,
+            question_tokens: 8,
+            block_tokens: BLOCK_TOKENS,
+            service_ms: 1.0,
+            prefill_tokens_per_second: 20_000.0,
             selection: scheduling::Config::default(),
+            hot_prefixes: true,
             seed: 1,
         }
     }
@@ -73,6 +91,21 @@ struct InFlight {
 }
 
 impl Windowed {
+    /// # Errors
+    /// [`Error::Config`] names the first field that makes no sense for so many documents.
+    pub fn check(&self, documents: usize) -> Result<(), Error> {
+        let blocks = u64::from(self.shared_blocks) + u64::from(self.document_blocks);
+        Error::first_broken([
+            limits::count("documents", documents),
+            limits::blocks("document_blocks", [documents as u64, self.document_blocks.into()]),
+            limits::blocks("shared_blocks", [blocks, 1]),
+            limits::block_tokens(self.block_tokens),
+            (self.question_tokens < self.block_tokens, "question_tokens", "less than a block"),
+            limits::tokens("block_tokens", (blocks + 1) * u64::from(self.block_tokens)),
+            limits::time("service_ms", self.service_ms),
+        ])
+    }
+
     /// The blocks of a prompt about `document`.
     pub fn prompt(&self, document: usize) -> Vec<u32> {
         let first = self.shared_blocks + document as u32 * self.document_blocks;
@@ -108,10 +141,37 @@ impl Windowed {
             caches[rank].access(&blocks);
             Record {
                 believed_blocks: hit_blocks,
-                ..record(Moment::ZERO, rank, &blocks, hit_blocks)
+                ..self.record(Moment::ZERO, rank, &blocks, hit_blocks)
             }
         });
         Outcome { records: records.collect(), ranks: self.nodes, ..Outcome::default() }
+    }
+}
+
+impl Windowed {
+    fn prompt_tokens(&self, blocks: &[u32]) -> u32 {
+        blocks.len() as u32 * self.block_tokens + self.question_tokens
+    }
+
+    fn service_seconds(&self, uncached_blocks: u32) -> f64 {
+        let per_token = 1.0 / self.prefill_tokens_per_second;
+        let uncached = uncached_blocks * self.block_tokens;
+        self.service_ms / 1e3 + per_token * f64::from(uncached)
+    }
+
+    fn record(&self, sent: Moment, rank: usize, blocks: &[u32], hit_blocks: u32) -> Record {
+        Record {
+            sent,
+            rank,
+            prompt_tokens: self.prompt_tokens(blocks),
+            prompt_blocks: blocks.len() as u32,
+            hit_blocks,
+            cached_tokens: hit_blocks * self.block_tokens,
+            first_token: Some(sent),
+            finished: Some(sent),
+            output_tokens: 1,
+            ..Record::default()
+        }
     }
 }
 
@@ -129,11 +189,12 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(shape: &'a Windowed, policy: RoutePolicy) -> Self {
         let gateway = Gateway::new(GatewayConfig {
-            block_tokens: BLOCK_TOKENS,
+            block_tokens: shape.block_tokens,
             mirror: MirrorKind::PlainLru(shape.evict),
             believed_blocks: vec![shape.believed_blocks; shape.nodes],
             priors: Vec::new(),
             selection: shape.selection,
+            hot_prefixes: shape.hot_prefixes,
         });
         Self {
             shape,
@@ -149,13 +210,12 @@ impl<'a> Run<'a> {
     fn send(&mut self, document: usize) {
         let blocks = self.shape.prompt(document);
         let keys: Vec<BlockKey> = blocks.iter().map(|b| BlockKey(u64::from(*b))).collect();
-        let prompt = Prompt { keys: &keys, tokens: prompt_tokens(&blocks) };
+        let prompt = Prompt { keys: &keys, tokens: self.shape.prompt_tokens(&blocks) };
         let routed = self.gateway.route(prompt, &mut self.chooser, None, self.now);
         let cache = &mut self.caches[routed.rank];
         let hit_blocks = cache.matched(&blocks);
         cache.access(&blocks);
-        let uncached = (blocks.len() as u32 - hit_blocks) * BLOCK_TOKENS;
-        let seconds = SERVICE_SECONDS + TOKEN_SECONDS * f64::from(uncached);
+        let seconds = self.shape.service_seconds(blocks.len() as u32 - hit_blocks);
         self.window.push_back(InFlight {
             request: self.records.len(),
             lease: routed.lease,
@@ -164,7 +224,7 @@ impl<'a> Run<'a> {
         self.records.push(Record {
             believed_blocks: routed.believed_blocks,
             expected_ttft_seconds: routed.ttft_seconds,
-            ..record(self.now, routed.rank, &blocks, hit_blocks)
+            ..self.shape.record(self.now, routed.rank, &blocks, hit_blocks)
         });
     }
 
@@ -176,24 +236,5 @@ impl<'a> Run<'a> {
         self.gateway.finished(oldest.lease, 1, record.cached_tokens, self.now);
         record.first_token = Some(self.now);
         record.finished = Some(self.now);
-    }
-}
-
-fn prompt_tokens(blocks: &[u32]) -> u32 {
-    blocks.len() as u32 * BLOCK_TOKENS + QUESTION_TOKENS
-}
-
-fn record(sent: Moment, rank: usize, blocks: &[u32], hit_blocks: u32) -> Record {
-    Record {
-        sent,
-        rank,
-        prompt_tokens: prompt_tokens(blocks),
-        prompt_blocks: blocks.len() as u32,
-        hit_blocks,
-        cached_tokens: hit_blocks * BLOCK_TOKENS,
-        first_token: Some(sent),
-        finished: Some(sent),
-        output_tokens: 1,
-        ..Record::default()
     }
 }

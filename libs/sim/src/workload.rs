@@ -5,16 +5,25 @@
 //! drawn at random and a question of its own, shorter than a block. Texts are longer than needed
 //! and their prefixes are stable, so that a caller with a tokenizer can cut them to exact blocks.
 
-mod generated;
+mod agents;
+mod customers;
+mod documents;
+#[cfg(test)]
+mod generated_tests;
+pub(crate) mod limits;
+mod span;
 
-pub use generated::{
-    AgentSessions, CustomerGroups, DocumentCallers, LADDER_WARM_UP_SECONDS, SteadyDocuments,
-    reference_draws,
-};
+pub use agents::AgentSessions;
+pub use customers::{CustomerGroups, Ladder};
+pub use documents::{DocumentCallers, SteadyDocuments, reference_draws};
+pub use span::Span;
 
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
+
+/// Tokens of a block, unless a workload is told otherwise.
+pub(crate) const BLOCK_TOKENS: u32 = 16;
 
 /// The reference set's shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

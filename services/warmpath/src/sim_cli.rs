@@ -6,6 +6,8 @@
 //! - `row`, `table`, `plot`: what comes out
 
 mod args;
+#[cfg(test)]
+mod parameter_tests;
 mod plot;
 mod row;
 mod runs;
@@ -27,16 +29,16 @@ pub use args::Args;
 /// # Errors
 /// When flags do not fit together, the trace cannot be read, or a result cannot be written.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let trace = args.trace.as_deref().map(trace_file::read).transpose()?;
+    let trace = trace_file::of(&args)?;
     let points = settings::points(&args, trace.as_ref())?;
     let rows = runs::run_all(&args, &points, trace.as_ref())?;
-    if let Some(output) = &args.json {
+    if let Some(output) = &args.output.json {
         output.parse::<Output>()?.write_json(&rows)?;
     }
-    if args.json.as_deref() != Some("-") {
+    if args.output.json.as_deref() != Some("-") {
         print!("{}", table::render(&rows));
     }
-    if let Some(path) = &args.svg {
+    if let Some(path) = &args.output.svg {
         std::fs::write(path, plot::render(&rows)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -14,6 +14,7 @@ fn cluster(ranks: usize, blocks: u32, policy: RoutePolicy) -> ClusterConfig {
             believed_blocks: vec![blocks - 1; ranks],
             priors: Vec::new(),
             selection: scheduling::Config::default(),
+            hot_prefixes: true,
         },
         policy,
         reference: ReferenceRule::default(),
@@ -75,7 +76,7 @@ fn what_never_fits_is_rejected_and_the_rest_goes_on() {
 #[test]
 fn callers_keep_their_number_of_requests_in_flight() {
     let callers = DocumentCallers { requests: 60, callers: 4, ..DocumentCallers::default() };
-    let outcome = run_all(&cluster(2, 8_000, RoutePolicy::Prefix), &callers.generate(1));
+    let outcome = run_all(&cluster(2, 8_000, RoutePolicy::Prefix), &callers.generate(0.01, 1));
     for record in &outcome.records {
         let overlapping = outcome
             .records
@@ -114,7 +115,7 @@ fn without_decode_an_answer_takes_blocks_and_no_time() {
 fn without_queues_the_mirror_believes_what_engines_hold() {
     let calm = AgentSessions {
         output_tokens: 1,
-        pause_seconds: (2.0, 20.0),
+        pause_seconds: [2.0, 20.0].into(),
         turns: 10,
         ..AgentSessions::default()
     };

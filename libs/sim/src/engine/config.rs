@@ -88,10 +88,7 @@ impl EngineConfig {
                 "at most 2^31 tokens in all",
             ),
         ];
-        match rules.into_iter().find(|(holds, ..)| !holds) {
-            Some((_, field, expected)) => Err(Error::Config { field, expected }),
-            None => Ok(()),
-        }
+        Error::first_broken(rules)
     }
 
     /// The end of a step that begins at `start`.

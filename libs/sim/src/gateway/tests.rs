@@ -17,6 +17,7 @@ fn gateway(ranks: usize) -> Gateway {
         believed_blocks: vec![1_000; ranks],
         priors: Vec::new(),
         selection: scheduling::Config::default(),
+        hot_prefixes: true,
     })
 }
 
@@ -81,27 +82,33 @@ fn a_prompt_that_waits_for_room_is_believed_to_lose_what_those_before_it_evict()
     assert!(last.ttft_seconds > 1.0, "and it waits for them: {} s", last.ttft_seconds);
 }
 
+/// Ranks that a prompt of three quarters of all requests went to, of four.
+fn holders_of_a_hot_prefix(mirror: MirrorKind, hot_prefixes: bool) -> usize {
+    let mut gateway = Gateway::new(GatewayConfig { mirror, hot_prefixes, ..gateway(4).config });
+    let mut prefix = chooser(RoutePolicy::Prefix, 4);
+    let hot = keys(1, 100);
+    let mut holders = std::collections::HashSet::new();
+    for n in 0..2_000_u32 {
+        let now = at(f64::from(n) * 0.02);
+        let other = keys(2 + u64::from(n) % 7, 100);
+        let keys = if n % 4 > 0 { &hot } else { &other };
+        let routed =
+            gateway.route(Prompt { keys, tokens: 100 * BLOCK + 5 }, &mut prefix, None, now);
+        gateway.first_token(routed.lease, now);
+        gateway.finished(routed.lease, 1, routed.believed_blocks * BLOCK, now);
+        if n % 4 > 0 {
+            holders.insert(routed.rank);
+        }
+    }
+    holders.len()
+}
+
 #[test]
 fn a_hot_prefix_gets_further_holders_on_either_kind_of_mirror() {
     for mirror in [MirrorKind::FreeQueue, MirrorKind::PlainLru(Evict::Head)] {
-        let mut gateway = Gateway::new(GatewayConfig { mirror, ..gateway(4).config });
-        let mut prefix = chooser(RoutePolicy::Prefix, 4);
-        let hot = keys(1, 100);
-        let mut holders = std::collections::HashSet::new();
-        for n in 0..2_000_u32 {
-            let now = at(f64::from(n) * 0.02);
-            let other = keys(2 + u64::from(n) % 7, 100);
-            let keys = if n % 4 > 0 { &hot } else { &other };
-            let routed =
-                gateway.route(Prompt { keys, tokens: 100 * BLOCK + 5 }, &mut prefix, None, now);
-            gateway.first_token(routed.lease, now);
-            gateway.finished(routed.lease, 1, routed.believed_blocks * BLOCK, now);
-            if n % 4 > 0 {
-                holders.insert(routed.rank);
-            }
-        }
         // Three times what a rank gets on average in all, and one is enough for one of four.
-        assert_eq!(holders.len(), 3, "{mirror:?}");
+        assert_eq!(holders_of_a_hot_prefix(mirror, true), 3, "{mirror:?}");
+        assert_eq!(holders_of_a_hot_prefix(mirror, false), 1, "{mirror:?}");
     }
 }
 

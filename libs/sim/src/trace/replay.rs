@@ -8,7 +8,9 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
 use super::{Entry, Trace};
+use crate::Error;
 use crate::request::{Request, RequestSet, Start};
+use crate::workload::limits;
 
 /// Which part of a trace is replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -35,13 +37,15 @@ pub enum Mode {
 }
 
 /// How a trace is replayed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct Replay {
     /// Which part.
     pub slice: Slice,
     /// What fixes the times.
     pub mode: Mode,
     /// At most so many requests.
+    #[serde(skip)]
     pub limit: usize,
     /// In think mode, where no pause was recorded: what a token of the turn before took, so that
     /// the rest of the time between the turns is the pause.
@@ -51,6 +55,14 @@ pub struct Replay {
 impl Default for Replay {
     fn default() -> Self {
         Self { slice: Slice::All, mode: Mode::Trace, limit: usize::MAX, recorded_itl_seconds: 0.02 }
+    }
+}
+
+impl Replay {
+    /// # Errors
+    /// [`Error::Config`] names the first field that makes no sense.
+    pub fn check(&self) -> Result<(), Error> {
+        Error::first_broken([limits::time("recorded_itl_seconds", self.recorded_itl_seconds)])
     }
 }
 

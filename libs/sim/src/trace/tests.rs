@@ -6,7 +6,7 @@ use super::*;
 use crate::request::{RequestSet, Start};
 
 fn trace(lines: &str) -> Trace {
-    let mut trace = Trace::new();
+    let mut trace = Trace::new(None);
     for line in lines.lines() {
         trace.push_line(line).expect("a line of the sample");
     }
@@ -135,7 +135,7 @@ fn lines_out_of_order_are_put_in_order() {
 
 #[test]
 fn what_cannot_be_read_is_named_by_its_line() {
-    let mut trace = Trace::new();
+    let mut trace = Trace::new(None);
     let mooncake = r#"{"timestamp": 1, "input_length": 1, "output_length": 1}"#;
     trace.push_line(mooncake).expect("a Mooncake line");
     trace.push_line("").expect("an empty line is skipped");
@@ -148,4 +148,16 @@ fn what_cannot_be_read_is_named_by_its_line() {
     let negative = r#"{"timestamp": -1, "input_length": 1, "output_length": 1}"#;
     assert!(error(&mut trace, negative).starts_with("line 6: the timestamp"));
     assert_eq!(trace.len(), 1);
+}
+
+#[test]
+fn a_trace_of_other_blocks_can_be_told_so() {
+    let mut trace = Trace::new(std::num::NonZero::new(64));
+    let line =
+        r#"{"timestamp": 1, "input_length": 200, "output_length": 1, "hash_ids": [1, 2, 3, 4]}"#;
+    trace.push_line(line).expect("a Mooncake line");
+    assert_eq!(trace.block_tokens(), 64);
+    let set = trace.replay(&Replay::default(), 1);
+    assert_eq!((set.block_tokens, set.requests[0].prompt_blocks(64)), (64, 3));
+    assert_eq!(set.requests[0].keys.len(), 3);
 }

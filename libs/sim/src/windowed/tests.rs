@@ -65,3 +65,33 @@ fn a_run_is_the_same_every_time() {
         assert_eq!(run(), run(), "{policy}");
     }
 }
+
+#[test]
+fn service_is_a_fixed_part_and_the_uncached_tokens() {
+    let run = Windowed { nodes: 2, window: 0, ..Windowed::default() };
+    let ends = |run: &Windowed| {
+        let records = run.run(RoutePolicy::LongestPrefix, &[0, 0]).records;
+        [0, 1].map(|i| records[i].finished.map_or(0.0, |at| at.as_secs_f64()))
+    };
+    let near = |a: [f64; 2], b: [f64; 2]| {
+        assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-8), "{a:?} {b:?}");
+    };
+    // 98 blocks of 16 tokens at 20,000 a second, and then nothing but the fixed millisecond.
+    near(ends(&run), [0.0397, 0.0402]);
+    let slow = Windowed { service_ms: 3.0, prefill_tokens_per_second: 10_000.0, ..run };
+    near(ends(&slow), [0.0799, 0.0814]);
+}
+
+#[test]
+fn a_shape_that_makes_no_sense_is_refused() {
+    let run = Windowed::default();
+    assert_eq!(run.check(15), Ok(()));
+    let field = |run: Windowed, documents| match run.check(documents) {
+        Err(crate::Error::Config { field, .. }) => field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(field(run.clone(), 0), "documents");
+    assert_eq!(field(Windowed { question_tokens: 16, ..run.clone() }, 15), "question_tokens");
+    assert_eq!(field(Windowed { service_ms: -1.0, ..run.clone() }, 15), "service_ms");
+    assert_eq!(field(Windowed { document_blocks: 0, ..run }, 15), "document_blocks");
+}

@@ -17,7 +17,8 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
 
 /// Parameters that say how much is asked of the cluster, best first.
-const LOADS: [&str; 5] = ["rho", "concurrency", "window", "documents", "blocks"];
+const LOADS: [&str; 8] =
+    ["rho", "rate_factor", "rate", "concurrency", "sessions", "window", "documents", "blocks"];
 
 /// Told apart by people who do not see all colours as well.
 const COLOURS: [&str; 11] = [
@@ -35,7 +36,8 @@ pub(super) fn render(rows: &[Row]) -> anyhow::Result<String> {
     ensure!(!rows.is_empty(), "there is nothing to draw");
     let differing = varying(rows);
     let load = LOADS.into_iter().find(|load| differing.iter().any(|name| name == load));
-    let load = load.context("--svg needs several values of --rho, --concurrency or --window")?;
+    let load = load
+        .context("--svg needs several values of --rho, --rate-factor, --concurrency or --window")?;
     let has_clock = rows.iter().any(|row| row.mean_ttft_ms.is_some());
     let lines = lines(rows, load, has_clock);
     let (x, y) = (Axis::over(&lines, |p| p.0, false), Axis::over(&lines, |p| p.1, has_clock));

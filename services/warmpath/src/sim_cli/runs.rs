@@ -9,11 +9,10 @@ use anyhow::ensure;
 use serde_json::json;
 use sim::gateway::policy::RoutePolicy;
 use sim::partition::best_partition;
-use sim::request::RequestSet;
 
 use super::args::{Args, Policies, STATIC_PARTITION};
-use super::row::{Label, Row, Scope};
-use super::settings::Point;
+use super::row::{Label, Row};
+use super::settings::{PlainDocuments, Point, Shape};
 use super::trace_file::NamedTrace;
 
 /// Steps of the search for the best fixed places.
@@ -45,7 +44,7 @@ pub(super) fn run_all(
         .flat_map(|point| seeds(point).map(move |seed| Unit { point, seed }))
         .collect();
     let progress =
-        Progress { quiet: args.quiet, runs: units.len() * policies.len(), done: 0.into() };
+        Progress { quiet: args.output.quiet, runs: units.len() * policies.len(), done: 0.into() };
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<(usize, anyhow::Result<Vec<Row>>)>> = Mutex::new(Vec::new());
     let work = || {
@@ -58,7 +57,7 @@ pub(super) fn run_all(
     };
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 0..args.jobs.unwrap_or(cores).clamp(1, units.len().max(1)) {
+        for _ in 0..args.output.jobs.unwrap_or(cores).clamp(1, units.len().max(1)) {
             scope.spawn(work);
         }
     });
@@ -98,12 +97,12 @@ fn run_unit(
     trace: Option<&NamedTrace>,
     progress: &Progress,
 ) -> anyhow::Result<Vec<Row>> {
-    if unit.point.is_windowed() {
-        let draws = unit.point.draws(args, unit.seed);
-        let run = |policy: &Policies| windowed_row(args, unit, *policy, &draws, progress);
+    if let Shape::Plain(plain) = &unit.point.shape {
+        let draws = unit.point.draws(plain, unit.seed);
+        let run = |policy: &Policies| windowed_row(args, unit, *policy, (plain, &draws), progress);
         return Ok(policies.iter().map(run).collect());
     }
-    let set = unit.point.requests(args, trace, unit.seed);
+    let set = unit.point.requests(args, trace, unit.seed)?;
     let mut params = unit.point.params(args, Some(&set));
     params.insert("ceiling_hit_rate".to_owned(), json!(set.ceiling()));
     let mut rows = Vec::new();
@@ -123,7 +122,7 @@ fn run_unit(
             seed: unit.seed,
             params: params.clone(),
         };
-        rows.push(Row::new(label, &outcome, &scope(args, unit.point, Some(&set))));
+        rows.push(Row::new(label, &outcome, &unit.point.scope(args, Some(&set))));
         progress.finished(unit, policy.as_str());
     }
     Ok(rows)
@@ -133,10 +132,10 @@ fn windowed_row(
     args: &Args,
     unit: &Unit<'_>,
     policy: Policies,
-    draws: &[usize],
+    (plain, draws): (&PlainDocuments, &[usize]),
     progress: &Progress,
 ) -> Row {
-    let run = unit.point.windowed(args, unit.seed);
+    let run = unit.point.windowed(args, plain, unit.seed);
     let mut params = unit.point.params(args, None);
     let (name, outcome) = match policy {
         Policies::One(policy) => (policy.as_str(), run.run(policy, draws)),
@@ -154,17 +153,7 @@ fn windowed_row(
         params,
     };
     progress.finished(unit, name);
-    Row::new(label, &outcome, &scope(args, unit.point, None))
-}
-
-fn scope(args: &Args, point: &Point, set: Option<&RequestSet>) -> Scope {
-    Scope {
-        from_request: point.skipped_requests(args, set),
-        latency_from_seconds: point.latency_from_seconds(),
-        has_clock: !point.is_windowed(),
-        slo_ttft_ms: args.slo_ttft_ms,
-        slo_tpot_ms: args.slo_tpot_ms,
-    }
+    Row::new(label, &outcome, &unit.point.scope(args, None))
 }
 
 /// Lines on standard error while a sweep runs.

@@ -43,7 +43,8 @@ pub(super) fn varying(rows: &[Row]) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.params.keys()).collect();
     let differs = |name: &&&String| {
         // What follows from the seed, or from another parameter, makes no point of its own.
-        let derived = ["ceiling_hit_rate", "places", "steps", "prefill_tokens_per_second"];
+        let derived =
+            ["ceiling_hit_rate", "places", "steps", "skip_requests", "prefill_tokens_per_second"];
         !derived.contains(&name.as_str())
             && rows.iter().any(|row| row.params.get(**name) != rows[0].params.get(**name))
     };
@@ -65,6 +66,7 @@ pub(super) fn plain(value: &Value) -> String {
             }
             _ => number.to_string(),
         },
+        Value::Null => "–".to_owned(),
         Value::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(":"),
         other => other.to_string(),
     }

@@ -18,7 +18,7 @@ fn args(flags: &str) -> Args {
 
 fn rows(flags: &str) -> Vec<Row> {
     let args = args(&format!("{flags} --quiet"));
-    let trace = args.trace.as_deref().map(|path| trace_file::read(path).expect("a trace"));
+    let trace = trace_file::of(&args).expect("a trace");
     let points = settings::points(&args, trace.as_ref()).expect("flags that fit");
     runs::run_all(&args, &points, trace.as_ref()).expect("runs")
 }

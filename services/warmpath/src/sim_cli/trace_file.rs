@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::num::NonZero;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use flate2::read::MultiGzDecoder;
 use sim::trace::Trace;
+
+use super::args::Args;
 
 /// Longest line that is read: a prompt of a million tokens in 16-token blocks fits many times.
 const MAX_LINE_BYTES: u64 = 16 << 20;
@@ -20,10 +23,15 @@ pub(super) struct NamedTrace {
     pub(super) trace: Trace,
 }
 
-/// Reads a trace.
-pub(super) fn read(path: &Path) -> anyhow::Result<NamedTrace> {
+/// Reads the trace that flags name, if they do.
+pub(super) fn of(args: &Args) -> anyhow::Result<Option<NamedTrace>> {
+    args.trace.as_deref().map(|path| read(path, args.block_tokens)).transpose()
+}
+
+/// Reads a trace, of blocks of so many tokens if that is told.
+fn read(path: &Path, block_tokens: Option<NonZero<u32>>) -> anyhow::Result<NamedTrace> {
     let shown = path.display();
-    let trace = read_lines(open_lines(path)?);
+    let trace = read_lines(open_lines(path)?, Trace::new(block_tokens));
     let file_name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     let name = file_name.split('.').next().unwrap_or_default().to_owned();
     Ok(NamedTrace { name, trace: trace.with_context(|| format!("in {shown}"))? })
@@ -41,8 +49,7 @@ pub(crate) fn open_lines(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
     Ok(Box::new(reader))
 }
 
-fn read_lines(mut reader: impl BufRead) -> anyhow::Result<Trace> {
-    let mut trace = Trace::new();
+fn read_lines(mut reader: impl BufRead, mut trace: Trace) -> anyhow::Result<Trace> {
     let mut line = String::new();
     loop {
         line.clear();
@@ -81,7 +88,7 @@ mod tests {
         gzip.write_all(LINES.as_bytes()).expect("packed");
         std::fs::write(&packed, gzip.finish().expect("packed")).expect("written");
         for (path, name) in [(plain, "plain"), (packed, "packed")] {
-            let read = read(&path).expect("a trace");
+            let read = read(&path, None).expect("a trace");
             assert_eq!((read.name.as_str(), read.trace.len()), (name, 2));
         }
     }
@@ -92,7 +99,7 @@ mod tests {
         let path = folder.path().join("broken.jsonl");
         let error = |text: &str| {
             std::fs::write(&path, text).expect("written");
-            format!("{:#}", read(&path).err().expect("an error"))
+            format!("{:#}", read(&path, None).err().expect("an error"))
         };
         let text = error(&format!("{LINES}no json\n"));
         assert!(text.contains("broken.jsonl") && text.contains("line 4"), "{text}");
