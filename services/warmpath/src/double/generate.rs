@@ -72,6 +72,10 @@ pub(crate) async fn answer(
         let lists: Vec<Vec<u32>> = (0..ticket.sequences()).map(ids).collect();
         return Ok(exchange.json(wire.answer_of_ids(&lists, usage)));
     }
+    if dialect == Dialect::Scoring {
+        let scores = super::scores::of(&generation.seeds, &exchange.parsed()?);
+        return Ok(exchange.json(wire.answer_of_scores(&scores, usage)));
+    }
     Ok(exchange.json(wire.answer(&texts, usage)))
 }
 

@@ -27,6 +27,10 @@ pub(crate) enum Dialect {
     Responses,
     /// `/inference/v1/generate`.
     Generate,
+    /// `/cohere/v2/chat`.
+    Cohere,
+    /// `/generative_scoring`.
+    Scoring,
 }
 
 /// What kind of answer is wanted.
@@ -151,7 +155,7 @@ pub(crate) fn prompts(
     body: &Value,
 ) -> Result<Vec<Vec<u32>>, EngineError> {
     match dialect {
-        Dialect::Chat => Ok(vec![chat_tokens(engine, body)?]),
+        Dialect::Chat | Dialect::Cohere => Ok(vec![chat_tokens(engine, body)?]),
         Dialect::Completion => completion_tokens(engine, body),
         Dialect::Batch => {
             let lists = field(body, "messages").and_then(Value::as_array);
@@ -176,6 +180,7 @@ pub(crate) fn prompts(
             let ids = field(body, "token_ids").ok_or_else(|| missing(body, "token_ids"))?;
             Ok(vec![token_ids(ids).ok_or_else(not_understood)?])
         }
+        Dialect::Scoring => super::scores::prompts(engine, body),
     }
 }
 
@@ -258,7 +263,8 @@ impl Generation {
         body: &Value,
     ) -> Result<Self, EngineError> {
         let delivery = delivery(dialect, body)?;
-        let choices = if dialect == Dialect::Generate { 1 } else { choices(body)? };
+        let one = matches!(dialect, Dialect::Generate | Dialect::Scoring);
+        let choices = if one { 1 } else { choices(body)? };
         let limit = output_limit(engine, dialect, body)?;
         check_temperature(body)?;
         let prompts = prompts(engine, dialect, body)?;
@@ -306,8 +312,11 @@ impl Generation {
 const KEY_SECRET: &[u8] = b"engine";
 
 fn delivery(dialect: Dialect, body: &Value) -> Result<Delivery, EngineError> {
+    if dialect == Dialect::Scoring {
+        return Ok(Delivery::default());
+    }
     let stream = flag(body, "stream")?;
-    if matches!(dialect, Dialect::Messages | Dialect::Responses) {
+    if matches!(dialect, Dialect::Messages | Dialect::Responses | Dialect::Cohere) {
         // Their streams always tell usage.
         return Ok(Delivery { stream, include_usage: true, continuous_usage: true });
     }
@@ -364,6 +373,8 @@ fn output_limit(
     let sampling = field(body, "sampling_params");
     let body = sampling.filter(|_| dialect == Dialect::Generate).unwrap_or(body);
     let name = match dialect {
+        // It reads the probabilities of one token.
+        Dialect::Scoring => return Ok(Some(1)),
         Dialect::Responses => "max_output_tokens",
         Dialect::Chat if field(body, "max_completion_tokens").is_some() => "max_completion_tokens",
         _ => "max_tokens",

@@ -1,5 +1,6 @@
 //! Answers in the shapes vLLM 0.32 sends, written without a detour through JSON values.
 
+mod cohere;
 mod messages;
 mod responses;
 
@@ -54,7 +55,8 @@ impl Wire {
             Dialect::Completion => ("cmpl-", "text_completion", "text_completion"),
             Dialect::Responses => ("resp_", "", ""),
             Dialect::Generate => ("generate-tokens-", "", ""),
-            Dialect::Chat | Dialect::Batch | Dialect::Messages => {
+            Dialect::Scoring => ("generative-scoring-", "", ""),
+            Dialect::Chat | Dialect::Batch | Dialect::Messages | Dialect::Cohere => {
                 ("chatcmpl-", "chat.completion.chunk", "chat.completion")
             }
         };
@@ -88,7 +90,8 @@ impl Wire {
     /// The event that opens a choice; completions have none.
     pub(crate) fn role(&self, out: &mut String, index: usize, usage: Option<Usage>) {
         match self.dialect {
-            Dialect::Completion | Dialect::Generate => return,
+            Dialect::Completion | Dialect::Generate | Dialect::Scoring => return,
+            Dialect::Cohere => return self.cohere_start(out),
             Dialect::Messages => return self.message_start(out, usage.unwrap_or_default()),
             Dialect::Responses => return self.response_start(out),
             Dialect::Chat | Dialect::Batch => {}
@@ -116,6 +119,7 @@ impl Wire {
         match self.dialect {
             Dialect::Messages => return self.message_delta(out, text),
             Dialect::Responses => return self.response_delta(out, text),
+            Dialect::Cohere => return self.cohere_delta(out, text),
             _ => {}
         }
         self.open(out, index);
@@ -128,7 +132,12 @@ impl Wire {
                 "\"token_ids\":[{token}],\"logprobs\":null,\"finish_reason\":{reason},\
                  \"stop_reason\":null}}]"
             ),
-            Dialect::Chat | Dialect::Batch | Dialect::Messages | Dialect::Responses => {
+            Dialect::Completion => write!(
+                out,
+                "\"text\":{text},\"logprobs\":null,\"finish_reason\":{reason},\
+                 \"stop_reason\":null,\"prompt_token_ids\":null,\"token_ids\":null}}]"
+            ),
+            _ => {
                 let stop = if last { "\"stop_reason\":null," } else { "" };
                 write!(
                     out,
@@ -136,11 +145,6 @@ impl Wire {
                      \"finish_reason\":{reason},{stop}\"token_ids\":null}}]"
                 )
             }
-            Dialect::Completion => write!(
-                out,
-                "\"text\":{text},\"logprobs\":null,\"finish_reason\":{reason},\
-                 \"stop_reason\":null,\"prompt_token_ids\":null,\"token_ids\":null}}]"
-            ),
         };
         push_running_usage(out, usage);
         if closing && self.dialect == Dialect::Chat {
@@ -154,10 +158,11 @@ impl Wire {
         let details = match self.dialect {
             Dialect::Messages => return self.message_end(out, usage),
             Dialect::Responses => return self.response_end(out, usage),
+            Dialect::Cohere => return self.cohere_end(out, usage),
             Dialect::Chat | Dialect::Batch => {
                 format!(",\"created_cache_tokens\":{}", usage.created_cache_tokens)
             }
-            Dialect::Completion | Dialect::Generate => String::new(),
+            Dialect::Completion | Dialect::Generate | Dialect::Scoring => String::new(),
         };
         let _ = write!(
             out,
@@ -207,12 +212,36 @@ impl Wire {
         .to_string()
     }
 
+    /// The answer of generative scoring: what each item got.
+    pub(crate) fn answer_of_scores(&self, scores: &[f64], usage: Usage) -> String {
+        let data = scores
+            .iter()
+            .enumerate()
+            .map(|(index, score)| json!({"index": index, "object": "score", "score": score}));
+        json!({
+            "id": self.plain_id,
+            "object": "list",
+            "created": self.created,
+            "model": self.plain_model,
+            "data": data.collect::<Vec<_>>(),
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "prompt_tokens_details": null,
+                "completion_tokens_details": null,
+            },
+        })
+        .to_string()
+    }
+
     /// An answer in one piece.
     pub(crate) fn answer(&self, texts: &[String], usage: Usage) -> String {
         let first = texts.first().map_or("", String::as_str);
         match self.dialect {
             Dialect::Messages => return self.message(first, usage),
             Dialect::Responses => return self.response(first, Some(usage)).to_string(),
+            Dialect::Cohere => return self.cohere_answer(first, usage),
             _ => {}
         }
         let mut out = self.answer_head.clone();
