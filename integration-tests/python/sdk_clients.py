@@ -14,9 +14,9 @@ import urllib.request
 import anthropic
 import openai
 
+from answers import SOUND, parse_answer
+
 LIMIT = 120
-# Of a made-up sound: the header of a WAV file and a tenth of a second of nothing.
-SOUND = b"RIFF\x00\x00\x00\x00WAVEfmt " + bytes(3200)
 
 
 def status_of(error):
@@ -146,32 +146,6 @@ class Curl:
         if out.returncode:
             return {"exception": {"class": f"curl exit code {out.returncode}", "status": None}}
         return parse_answer(out.stdout)
-
-
-def parse_answer(answer):
-    """What curl printed: heads, then the body."""
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    while head.startswith(b"HTTP/1.1 100"):
-        head, _, rest = rest.partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
-    headers = {name.lower(): value for name, value in headers.items()}
-    seen = {"status": int(lines[0].split()[1]), "headers": headers}
-    if headers.get("content-type", "").startswith("text/event-stream"):
-        seen["events"] = [parse_event(event) for event in rest.decode().split("\n\n") if event]
-    else:
-        try:
-            seen["body"] = json.loads(rest) if rest else None
-        except ValueError:
-            seen["body"] = rest.decode(errors="replace")
-    return seen
-
-
-def parse_event(text):
-    fields = dict(line.split(": ", 1) for line in text.split("\n") if not line.startswith(":"))
-    data = fields.get("data", "")
-    parsed = json.loads(data) if data.startswith("{") else {"data": data}
-    return {"event": fields["event"], **parsed} if "event" in fields else parsed
 
 
 class Socket:

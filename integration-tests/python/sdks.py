@@ -19,6 +19,7 @@ import traceback
 
 import parts
 from admin import Api
+from answers import constant, folded, shape
 from parts import Cluster
 from sdk_cases import SOCKET, Case, cases, chat, message
 from sdk_clients import Anthropic, Curl, Node, OpenAi, Socket, set_faults
@@ -29,8 +30,6 @@ HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "te", "trailer",
 OWN = {"date", "server", "content-length", "x-request-id", "request-id", "cache-control", "x-accel-buffering",
        "retry-after-ms", "x-should-retry"}
 OWN_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-", "x-warmpath-")
-# Differ from one answer to the next.
-VOLATILE = {"id", "created", "created_at", "completed_at", "request_id", "item_id", "system_fingerprint"}
 BODY_LIMIT = 2_000_000
 
 
@@ -55,39 +54,6 @@ class Bed(Cluster):
         await api.put(f"/tenants/{tenant}", {})
         await api.put(f"/tenants/{tenant}/limits", limits)
         return (await api.post("/keys", {"tenant": tenant}))["key"]
-
-
-def shape(value):
-    """Keys and types, without content. Of a list every shape that its entries have."""
-    if isinstance(value, dict):
-        return {key: shape(inner) for key, inner in sorted(value.items())}
-    if isinstance(value, list):
-        found = []
-        for inner in map(shape, value):
-            if inner not in found:
-                found.append(inner)
-        return found
-    return type(value).__name__
-
-
-def constant(value):
-    """What does not differ from one answer to the next, numbers of cached tokens aside."""
-    if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if k not in VOLATILE and "cache" not in k}
-        counts = "input_tokens" in kept and "output_tokens" in kept
-        # Anthropic tells what was cached apart from the rest of the prompt.
-        return {k: constant(v) for k, v in kept.items() if not (counts and k == "input_tokens")}
-    if isinstance(value, list):
-        return [constant(inner) for inner in value]
-    if isinstance(value, str):
-        # Ids in the middle of a text.
-        return re.sub(r"(resp_|req-|chatcmpl-)[0-9a-zA-Z-]+", r"\1", value)
-    return value
-
-
-def folded(items):
-    """Without repeats of what stands before."""
-    return [item for n, item in enumerate(items) if n == 0 or item != items[n - 1]]
 
 
 def end_to_end(headers):
