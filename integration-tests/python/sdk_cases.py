@@ -29,8 +29,8 @@ CALLED = ASKED + [
 
 @dataclass
 class Case:
-    """One request. `same` says how much of an answer must agree: `all`, or its `status` alone
-    where the words of a refusal are the gateway's."""
+    """One request. `same` says how much of an answer must agree: `all`, but for its headers where
+    the gateway answers itself (`body`), or its `status` alone where it refuses in its own words."""
 
     name: str
     path: str
@@ -166,7 +166,7 @@ def others(model):
     yield post("transcription", "/v1/audio/transcriptions", None, "transcription",
                form={"model": model, "file": "sound.wav"})
     yield Case("realtime", "/v1/realtime?model=" + model, api=SOCKET, method="GET")
-    yield Case("models", "/v1/models", api="models", method="GET")
+    yield Case("models", "/v1/models", api="models", method="GET", same="body")
 
 
 def refusals(model):
