@@ -35,6 +35,7 @@ pub(crate) async fn answer(
     let request_id: Arc<str> = request_id.map_or_else(|| engine.fresh_id().into(), Arc::from);
     let rank = engine.rank_for(&exchange.headers)?;
     let wire = Wire::new(dialect, &request_id, unix_seconds(), &generation.model);
+    let wire = wire.calling(generation.tool.take());
     let prompt_usage = prompt_usage(&generation, engine.config.engine.block_size);
     let jobs = std::mem::take(&mut generation.jobs);
     let ticket = rank

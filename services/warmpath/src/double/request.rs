@@ -8,6 +8,7 @@ use super::core::Job;
 use super::engine::Engine;
 use super::errors::EngineError;
 use super::kept::Conversation;
+use super::wire::ToolCall;
 
 /// Sequences that one request may ask for, prompts × choices: a bound, as everything has one.
 const MAX_SEQUENCES: usize = 256;
@@ -53,6 +54,8 @@ pub(crate) struct Generation {
     pub(crate) seeds: Vec<u64>,
     /// Choices of each prompt.
     pub(crate) choices: usize,
+    /// What is said instead of text.
+    pub(crate) tool: Option<ToolCall>,
 }
 
 /// The whole parsed body, an object.
@@ -278,7 +281,8 @@ impl Generation {
         let (model, adapter) = engine.served(&name).ok_or_else(unknown)?;
         let keys = KeySpace::new(KEY_SECRET, model, adapter.map(ModelId::as_str), salt);
         let (jobs, seeds) = (Vec::new(), Vec::new());
-        let mut generation = Self { delivery, model: name, jobs, seeds, choices };
+        let tool = if dialect == Dialect::Chat { ToolCall::demanded(body) } else { None };
+        let mut generation = Self { delivery, model: name, jobs, seeds, choices, tool };
         for prompt in prompts {
             let output = output_tokens(engine, prompt.len(), limit)?;
             generation.add(engine, &keys, prompt, output);

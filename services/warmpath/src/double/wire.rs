@@ -3,6 +3,7 @@
 mod cohere;
 mod messages;
 mod responses;
+mod tools;
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::request::Dialect;
+pub(crate) use tools::ToolCall;
 
 /// What marks this engine in answers.
 pub(crate) const FINGERPRINT: &str = "vllm-0.32.0-double";
@@ -41,6 +43,8 @@ pub(crate) struct Wire {
     /// Events so far, and what they said, of a response.
     events: AtomicU64,
     said: Mutex<String>,
+    /// What a chat says instead of text.
+    tool: Option<ToolCall>,
 }
 
 /// A text as a JSON string.
@@ -84,7 +88,13 @@ impl Wire {
             created,
             events: AtomicU64::new(0),
             said: Mutex::default(),
+            tool: None,
         }
+    }
+
+    /// Answers with a call of a tool.
+    pub(crate) fn calling(self, tool: Option<ToolCall>) -> Self {
+        Self { tool, ..self }
     }
 
     /// The event that opens a choice; completions have none.
@@ -121,6 +131,9 @@ impl Wire {
             Dialect::Responses => return self.response_delta(out, text),
             Dialect::Cohere => return self.cohere_delta(out, text),
             _ => {}
+        }
+        if let Some(call) = &self.tool {
+            return self.tool_delta(out, call, (index, text), last);
         }
         self.open(out, index);
         let text = quoted(text);
@@ -247,6 +260,10 @@ impl Wire {
         let mut out = self.answer_head.clone();
         for (index, text) in texts.iter().enumerate() {
             out.push_str(if index > 0 { "," } else { "" });
+            if let Some(call) = &self.tool {
+                out.push_str(&self.tool_choice(call, index, text));
+                continue;
+            }
             let text = quoted(text);
             let _ = match self.dialect {
                 Dialect::Chat | Dialect::Batch => write!(

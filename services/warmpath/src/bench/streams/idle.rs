@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
@@ -12,13 +13,16 @@ use crate::stats::{quantile, sorted};
 
 /// Requests whose time is taken, without idle connections and beside them.
 const REQUESTS: usize = 200;
-/// More descriptors than before that may be left.
+/// Descriptors come and go beside those that are looked at: connections to engines.
 const SPARE: usize = 8;
+/// Descriptors that this process needs for other things.
+const OWN: u64 = 256;
 /// How long the gateway may take to notice that connections are gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Serialize)]
 pub(super) struct Figures {
+    /// As many as asked for, or as the system's limit of descriptors allows.
     connections: usize,
     seconds_to_open: f64,
     kib_per_connection: f64,
@@ -33,14 +37,15 @@ pub(super) struct Figures {
 }
 
 pub(super) async fn measure(bed: &Bed, args: &Args) -> anyhow::Result<Outcome<Figures>> {
+    let connections = allowed(args.connections)?;
     let alone = requests(bed).await;
     let (before, rss) = (bed.gateway.descriptors()?, bed.gateway.used()?.rss_bytes);
-    let (began, mut open) = (Instant::now(), Vec::with_capacity(args.connections));
-    for _ in 0..args.connections {
+    let (began, mut open) = (Instant::now(), Vec::with_capacity(connections));
+    for _ in 0..connections {
         open.push(bed.edge().connect().await?);
     }
     // Taken is more than connected: the system's queue connects, too.
-    while bed.gateway.descriptors()? < before + args.connections && began.elapsed() < PATIENCE {
+    while bed.gateway.descriptors()? + SPARE < before + connections && began.elapsed() < PATIENCE {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let seconds_to_open = began.elapsed().as_secs_f64();
@@ -54,9 +59,9 @@ pub(super) async fn measure(bed: &Bed, args: &Args) -> anyhow::Result<Outcome<Fi
     }
     let ms = |times: &[f64], q: f64| 1e3 * quantile(times, q).unwrap_or(0.0);
     let figures = Figures {
-        connections: args.connections,
+        connections,
         seconds_to_open,
-        kib_per_connection: rise as f64 / 1024.0 / args.connections.max(1) as f64,
+        kib_per_connection: rise as f64 / 1024.0 / connections.max(1) as f64,
         p50_ms: ms(&alone, 0.5),
         p99_ms: ms(&alone, 0.99),
         p50_beside_ms: ms(&beside, 0.5),
@@ -67,9 +72,17 @@ pub(super) async fn measure(bed: &Bed, args: &Args) -> anyhow::Result<Outcome<Fi
         descriptors_after: bed.gateway.descriptors()?,
     };
     let holds = figures.failed == 0
-        && most >= before + args.connections
+        && most + SPARE >= before + connections
         && figures.descriptors_after <= before + SPARE;
     Ok(Outcome { holds, figures })
+}
+
+/// As many connections as were asked for, where that many descriptors may be open.
+fn allowed(asked: usize) -> anyhow::Result<usize> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    let most = maximum.map_or(u64::MAX, |maximum| maximum.saturating_sub(OWN));
+    Ok(usize::try_from(most).unwrap_or(usize::MAX).min(asked))
 }
 
 /// Seconds of requests that came whole, one after the other.

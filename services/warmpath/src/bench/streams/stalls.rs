@@ -14,6 +14,8 @@ use crate::stats::{quantile, sorted};
 
 /// Between two events of a stream, so long a wait is a stall.
 const STALL: Duration = Duration::from_millis(200);
+/// Between two streams that begin: the system's queue of connections is not what is measured.
+const BETWEEN_CONNECTS: Duration = Duration::from_millis(2);
 /// How many more stalls than without the gateway are allowed in a thousand streams.
 const ALLOWED_PER_THOUSAND: f64 = 1.0;
 
@@ -91,6 +93,7 @@ async fn one_round(
     for n in 0..args.streams {
         let body = body(&format!("{name} {round} {n}"), tokens);
         reading.spawn(gaps(target.clone(), body, tokens));
+        tokio::time::sleep(BETWEEN_CONNECTS).await;
     }
     let streams = reading.join_all().await;
     let (seconds, after) = (began.elapsed().as_secs_f64(), bed.cpu()?);

@@ -37,6 +37,38 @@ async fn a_cohere_chat_says_what_a_chat_of_the_same_words_says() {
 }
 
 #[tokio::test]
+async fn a_tool_that_must_be_called_is_called_with_the_words_of_the_answer() {
+    let double = start(quick()).await;
+    let function = json!({"name": "look", "parameters": {"type": "object", "properties": {}}});
+    let named = json!({"type": "function", "function": {"name": "look"}});
+    let tools = json!([{"type": "function", "function": function}]);
+    for (choice, reason) in [(named, "stop"), (json!("required"), "tool_calls")] {
+        let asked = json!({"tools": tools, "tool_choice": choice, "n": 2});
+        let body = with(ask("hello"), asked);
+        let whole = chat(&double, body.clone()).await.json();
+        let told = parsed(&chat(&double, with(body, json!({"stream": true}))).await);
+        for at in 0..2 {
+            let chosen = &whole["choices"][at];
+            assert_eq!(chosen["finish_reason"], reason);
+            let call = &chosen["message"]["tool_calls"][0]["function"];
+            let arguments = call["arguments"].as_str().expect("a text");
+            let read: Value = serde_json::from_str(arguments).expect("JSON");
+            assert!(read["words"].as_str().is_some_and(|words| !words.is_empty()));
+            let of = told.iter().filter(|event| event["choices"][0]["index"] == at);
+            let deltas: Vec<_> = of.map(|event| &event["choices"][0]["delta"]).collect();
+            let piece = |delta: &&Value| {
+                let function = &delta["tool_calls"][0]["function"];
+                (function["name"].clone(), function["arguments"].as_str().map(str::to_owned))
+            };
+            let pieces: Vec<_> = deltas.iter().map(piece).collect();
+            assert_eq!((&pieces[1].0, &pieces[1].1), (&json!("look"), &None));
+            let streamed: String = pieces.into_iter().filter_map(|(_, piece)| piece).collect();
+            assert_eq!(streamed, arguments);
+        }
+    }
+}
+
+#[tokio::test]
 async fn cohere_clients_get_errors_in_their_form() {
     let double = start(quick()).await;
     for path in ["/cohere/v2/chat", "/cohere/v2/chat/render"] {
