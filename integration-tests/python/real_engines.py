@@ -99,7 +99,7 @@ class Vllm:
             shutil.copy(FIXTURE / name, model / name)
         env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
                "VLLM_HOST_IP": "127.0.0.1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-               "VLLM_SERVER_DEV_MODE": "1"}
+               "VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
         self.urls, engines = [], []
         for n in range(2):
             port = free_port()
@@ -110,6 +110,7 @@ class Vllm:
                 "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16", "--max-model-len", 4096,
                 "--block-size", self.block, "--enforce-eager", "--enable-prefix-caching",
                 "--enable-prompt-tokens-details", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+                "--enable-scale-out",
                 "--num-gpu-blocks-override", 601, "--max-num-seqs", 8], env)))
             self.urls.append(f"http://127.0.0.1:{port}")
         for port, engine in engines:
@@ -221,7 +222,17 @@ def run_policy(processes, folder, kind, policy, seed):
     return result
 
 
-def measure(processes, folder, kind, runs):
+def every_sdk(folder, kind, sdks):
+    """All SDKs before one engine and before a gateway of their own in front of it."""
+    python, *node = pathlib.Path(sdks).read_text().splitlines()
+    out = folder / f"sdks-{kind.name}.json"
+    subprocess.run([
+        python, ROOT / "integration-tests/python/sdks.py", "--bin", WARMPATH.parent, "--engine", kind.urls[0],
+        "--model", kind.model, "--json", out, *node], stdout=subprocess.DEVNULL)
+    return json.loads(out.read_text()) if out.exists() else {"holds": False}
+
+
+def measure(processes, folder, kind, runs, sdks=None):
     print(f"== {kind.name}: starting two engines", flush=True)
     kind.start(processes, folder)
     report = {"versions": kind.versions(), "documents": kind.documents, "asks_per_document": kind.asks, "runs": []}
@@ -231,6 +242,8 @@ def measure(processes, folder, kind, runs):
             [sys.executable, ROOT / "integration-tests/python/conformance.py", "--direct", kind.urls[0], "--gateway", edge,
              "--model", kind.model, "--engine", kind.name, "--json", out]).returncode
         report["conformance"] = json.loads(out.read_text()) if out.exists() else {"failed": f"exit code {code}"}
+    if sdks and kind.block:
+        report["sdks"] = every_sdk(folder, kind, sdks)
     for run in range(runs):
         for policy in ("round-robin", "prefix"):
             result = run_policy(processes, folder, kind, policy, f"{kind.name}-{run}-{policy}")
@@ -254,6 +267,7 @@ def main():
     parser.add_argument("--engine", default="all", choices=["vllm", "llama-cpp", "all"])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json")
+    parser.add_argument("--sdks", help="file with what `show sdks --install-only` prints")
     args = parser.parse_args()
     kinds = [k for k in (LlamaCpp(), Vllm()) if args.engine in ("all", k.name)]
     report = {"machine": {"cpus": os.cpu_count(), "platform": platform.platform()}, "engines": {}}
@@ -261,13 +275,16 @@ def main():
         processes = Processes(pathlib.Path(folder))
         try:
             for kind in kinds:
-                report["engines"][kind.name] = measure(processes, pathlib.Path(folder), kind, args.runs)
+                report["engines"][kind.name] = measure(processes, pathlib.Path(folder), kind, args.runs, args.sdks)
                 processes.stop_all()
         finally:
             processes.stop_all()
     failed = 0
     for name, engine in report["engines"].items():
         failed += engine["conformance"].get("failed", 1) != 0
+        if sdks := engine.get("sdks"):
+            failed += not sdks["holds"]
+            print(f"{name}: SDKs, direct and through Warmpath: {'no difference' if sdks['holds'] else 'they differ'}")
         print(f"{name}: uncached tokens under prefix, as a share of round robin's: {100 * engine['uncached_ratio_median']:.0f} % (median)")
         bar = next(k.most_uncached for k in kinds if k.name == name)
         if engine["uncached_ratio_median"] > bar:

@@ -8,3 +8,4 @@ pub mod overhead;
 mod prompts;
 pub mod scrape;
 pub mod session;
+pub mod streams;

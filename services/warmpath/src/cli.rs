@@ -71,6 +71,8 @@ enum BenchCommand {
     Index(bench::index::Args),
     /// The time of a routing decision over a session between edge and router
     Session(bench::session::Args),
+    /// Many, long and large streams, beside idle connections and long prompts
+    Streams(Box<bench::streams::Args>),
     /// CPU that telemetry takes for a thousand engines, and the time of a change to reach everybody
     Scrape(bench::scrape::Args),
     /// The engines of that bench
@@ -105,6 +107,9 @@ impl Cli {
             }
             Command::Bench { command: BenchCommand::Index(args) } => bench::index::run(&args),
             Command::Bench { command: BenchCommand::Session(args) } => bench::session::run(&args),
+            Command::Bench { command: BenchCommand::Streams(args) } => {
+                block_on(bench::streams::run(*args))
+            }
             Command::Bench { command: BenchCommand::Scrape(args) } => {
                 block_on(bench::scrape::run(args))
             }

@@ -7,8 +7,9 @@
 //! `GET /stats`), never in the router's belief.
 //!
 //! - `config`, `args`: what one double is like, as a builder and as a command line
-//! - `server`, `socket`: connections, and what can be done to them
-//! - `routes`, `generate`, `pooling`, `canned`, `metrics`: the endpoints
+//! - `server`, `socket`, `websocket`: connections, and what can be done to them
+//! - `route`, `routes`, `generate`, `derender`, `pooling`, `scores`, `realtime`, `canned`, `metrics`: the
+//!   endpoints
 //! - `request`, `errors`, `wire`, `stream`, `body`, `kept`: vLLM's shapes, in and out
 //! - `core`, `stats`: the model in real time, and what really happened
 //! - `fault`: what can be made to go wrong
@@ -24,6 +25,7 @@ mod body;
 mod canned;
 mod config;
 mod core;
+mod derender;
 mod engine;
 mod errors;
 mod fault;
@@ -31,12 +33,16 @@ mod generate;
 mod kept;
 mod metrics;
 mod pooling;
+mod realtime;
 mod request;
+mod route;
 mod routes;
+mod scores;
 mod server;
 mod socket;
 mod stats;
 mod stream;
+mod websocket;
 mod wire;
 mod words;
 

@@ -89,6 +89,15 @@ impl ChildProcess {
             _ => bail!("{folder} is not in the expected form"),
         }
     }
+
+    /// Open descriptors.
+    ///
+    /// # Errors
+    /// When the kernel's files cannot be read: not Linux, or the process is gone.
+    pub(crate) fn descriptors(&self) -> anyhow::Result<usize> {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        Ok(std::fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))?.count())
+    }
 }
 
 impl Drop for ChildProcess {

@@ -97,6 +97,15 @@ impl EngineError {
         Bytes::from(json!({"type": "error", "error": error}).to_string())
     }
 
+    /// The same in Cohere's form, with the request's id if it has one.
+    pub(crate) fn cohere_body(&self, id: Option<&str>) -> Bytes {
+        let body = match id {
+            Some(id) => json!({"message": self.message, "id": id}),
+            None => json!({"message": self.message}),
+        };
+        Bytes::from(body.to_string())
+    }
+
     /// The JSON body.
     pub(crate) fn body(&self) -> Bytes {
         let body = json!({"error": {

@@ -35,6 +35,7 @@ pub(crate) async fn answer(
     let request_id: Arc<str> = request_id.map_or_else(|| engine.fresh_id().into(), Arc::from);
     let rank = engine.rank_for(&exchange.headers)?;
     let wire = Wire::new(dialect, &request_id, unix_seconds(), &generation.model);
+    let wire = wire.calling(generation.tool.take());
     let prompt_usage = prompt_usage(&generation, engine.config.engine.block_size);
     let jobs = std::mem::take(&mut generation.jobs);
     let ticket = rank
@@ -71,6 +72,10 @@ pub(crate) async fn answer(
         };
         let lists: Vec<Vec<u32>> = (0..ticket.sequences()).map(ids).collect();
         return Ok(exchange.json(wire.answer_of_ids(&lists, usage)));
+    }
+    if dialect == Dialect::Scoring {
+        let scores = super::scores::of(&generation.seeds, &exchange.parsed()?);
+        return Ok(exchange.json(wire.answer_of_scores(&scores, usage)));
     }
     Ok(exchange.json(wire.answer(&texts, usage)))
 }

@@ -1,5 +1,5 @@
-//! Embeddings, classes, rerank and score: the shapes of vLLM's pooling endpoints around numbers that only
-//! depend on the text.
+//! Embeddings, classes, rerank and score: the shapes of vLLM's pooling endpoints around numbers
+//! that only depend on the text.
 
 use domain::block::mix;
 use serde_json::{Value, json};
@@ -13,26 +13,26 @@ const DIMENSIONS: u64 = 16;
 /// Inputs of one request: a bound, as everything has one.
 const MAX_INPUTS: usize = 2048;
 
-/// A number for a text: FNV-1a, its bits spread.
-fn digest(seed: u64, text: &str) -> u64 {
-    mix(text.bytes().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+/// A number for a text or other bytes: FNV-1a, its bits spread.
+pub(crate) fn digest(seed: u64, bytes: impl AsRef<[u8]>) -> u64 {
+    mix(bytes.as_ref().iter().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     }))
 }
 
 /// A number in 0 to 1 for a text.
-fn unit(seed: u64, text: &str) -> f64 {
+pub(crate) fn unit(seed: u64, text: &str) -> f64 {
     (digest(seed, text) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-fn embedding(text: &str) -> Vec<f64> {
+pub(crate) fn embedding(text: &str) -> Vec<f64> {
     let raw: Vec<f64> = (1..=DIMENSIONS).map(|i| unit(i, text) * 2.0 - 1.0).collect();
     let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
     raw.into_iter().map(|x| x / length).collect()
 }
 
 /// The texts of a field that holds one, several, or token ids.
-fn texts(engine: &Engine, body: &Value, name: &str) -> Result<Vec<String>, EngineError> {
+pub(crate) fn texts(engine: &Engine, body: &Value, name: &str) -> Result<Vec<String>, EngineError> {
     let value = field(body, name).ok_or_else(|| missing(body, name))?;
     let text = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
@@ -54,7 +54,7 @@ fn texts(engine: &Engine, body: &Value, name: &str) -> Result<Vec<String>, Engin
     Ok(texts)
 }
 
-fn count(engine: &Engine, texts: &[String]) -> Result<usize, EngineError> {
+pub(crate) fn count(engine: &Engine, texts: &[String]) -> Result<usize, EngineError> {
     texts.iter().map(|text| Ok(text_tokens(engine, text)?.len())).sum()
 }
 

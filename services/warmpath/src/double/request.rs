@@ -8,6 +8,7 @@ use super::core::Job;
 use super::engine::Engine;
 use super::errors::EngineError;
 use super::kept::Conversation;
+use super::wire::ToolCall;
 
 /// Sequences that one request may ask for, prompts × choices: a bound, as everything has one.
 const MAX_SEQUENCES: usize = 256;
@@ -27,6 +28,10 @@ pub(crate) enum Dialect {
     Responses,
     /// `/inference/v1/generate`.
     Generate,
+    /// `/cohere/v2/chat`.
+    Cohere,
+    /// `/generative_scoring`.
+    Scoring,
 }
 
 /// What kind of answer is wanted.
@@ -49,6 +54,8 @@ pub(crate) struct Generation {
     pub(crate) seeds: Vec<u64>,
     /// Choices of each prompt.
     pub(crate) choices: usize,
+    /// What is said instead of text.
+    pub(crate) tool: Option<ToolCall>,
 }
 
 /// The whole parsed body, an object.
@@ -151,7 +158,7 @@ pub(crate) fn prompts(
     body: &Value,
 ) -> Result<Vec<Vec<u32>>, EngineError> {
     match dialect {
-        Dialect::Chat => Ok(vec![chat_tokens(engine, body)?]),
+        Dialect::Chat | Dialect::Cohere => Ok(vec![chat_tokens(engine, body)?]),
         Dialect::Completion => completion_tokens(engine, body),
         Dialect::Batch => {
             let lists = field(body, "messages").and_then(Value::as_array);
@@ -176,6 +183,7 @@ pub(crate) fn prompts(
             let ids = field(body, "token_ids").ok_or_else(|| missing(body, "token_ids"))?;
             Ok(vec![token_ids(ids).ok_or_else(not_understood)?])
         }
+        Dialect::Scoring => super::scores::prompts(engine, body),
     }
 }
 
@@ -258,7 +266,8 @@ impl Generation {
         body: &Value,
     ) -> Result<Self, EngineError> {
         let delivery = delivery(dialect, body)?;
-        let choices = if dialect == Dialect::Generate { 1 } else { choices(body)? };
+        let one = matches!(dialect, Dialect::Generate | Dialect::Scoring);
+        let choices = if one { 1 } else { choices(body)? };
         let limit = output_limit(engine, dialect, body)?;
         check_temperature(body)?;
         let prompts = prompts(engine, dialect, body)?;
@@ -272,7 +281,8 @@ impl Generation {
         let (model, adapter) = engine.served(&name).ok_or_else(unknown)?;
         let keys = KeySpace::new(KEY_SECRET, model, adapter.map(ModelId::as_str), salt);
         let (jobs, seeds) = (Vec::new(), Vec::new());
-        let mut generation = Self { delivery, model: name, jobs, seeds, choices };
+        let tool = if dialect == Dialect::Chat { ToolCall::demanded(body) } else { None };
+        let mut generation = Self { delivery, model: name, jobs, seeds, choices, tool };
         for prompt in prompts {
             let output = output_tokens(engine, prompt.len(), limit)?;
             generation.add(engine, &keys, prompt, output);
@@ -306,8 +316,11 @@ impl Generation {
 const KEY_SECRET: &[u8] = b"engine";
 
 fn delivery(dialect: Dialect, body: &Value) -> Result<Delivery, EngineError> {
+    if dialect == Dialect::Scoring {
+        return Ok(Delivery::default());
+    }
     let stream = flag(body, "stream")?;
-    if matches!(dialect, Dialect::Messages | Dialect::Responses) {
+    if matches!(dialect, Dialect::Messages | Dialect::Responses | Dialect::Cohere) {
         // Their streams always tell usage.
         return Ok(Delivery { stream, include_usage: true, continuous_usage: true });
     }
@@ -364,6 +377,8 @@ fn output_limit(
     let sampling = field(body, "sampling_params");
     let body = sampling.filter(|_| dialect == Dialect::Generate).unwrap_or(body);
     let name = match dialect {
+        // It reads the probabilities of one token.
+        Dialect::Scoring => return Ok(Some(1)),
         Dialect::Responses => "max_output_tokens",
         Dialect::Chat if field(body, "max_completion_tokens").is_some() => "max_completion_tokens",
         _ => "max_tokens",

@@ -14,18 +14,19 @@ use serde_json::{Value, json};
 
 use super::body::DoubleBody;
 use super::canned;
+use super::derender;
 use super::engine::{Engine, SeenRequest, unix_seconds};
 use super::errors::EngineError;
 use super::fault::{Cut, Fault, Plan};
 use super::generate;
 use super::metrics;
 use super::pooling;
+use super::realtime;
 use super::request::{self, Dialect};
+use super::route::{CANCEL, ErrorForm, RESPONSES, Route};
+use super::scores;
 use super::socket::SocketControl;
 
-/// Where responses are, and what cancels one.
-const RESPONSES: &str = "/v1/responses/";
-const CANCEL: &str = "/cancel";
 /// The largest body that is read.
 const MAX_BODY_BYTES: usize = 128 << 20;
 
@@ -34,108 +35,6 @@ pub(crate) const EVENT_STREAM: HeaderValue =
     HeaderValue::from_static("text/event-stream; charset=utf-8");
 const PROMETHEUS: HeaderValue =
     HeaderValue::from_static("text/plain; version=1.0.0; charset=utf-8");
-
-/// What the double knows to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
-    Generate(Dialect),
-    Embeddings,
-    Rerank,
-    Score,
-    Render(Dialect),
-    CountTokens,
-    /// A response that is kept; whether it is to be cancelled.
-    Response(bool),
-    Classify,
-    Pooling,
-    Transcription,
-    TokenizerInfo,
-    Tokenize,
-    Detokenize,
-    Models,
-    Health,
-    Version,
-    Load,
-    Metrics,
-    ResetPrefixCache,
-    Faults,
-    Stats,
-    Records,
-}
-
-impl Route {
-    fn of(path: &str) -> Option<Self> {
-        Some(match path {
-            "/v1/chat/completions" => Route::Generate(Dialect::Chat),
-            "/v1/completions" => Route::Generate(Dialect::Completion),
-            "/v1/embeddings" => Route::Embeddings,
-            "/v1/rerank" | "/rerank" | "/v2/rerank" => Route::Rerank,
-            "/v1/score" | "/score" => Route::Score,
-            "/v1/chat/completions/batch" => Route::Generate(Dialect::Batch),
-            "/v1/messages" => Route::Generate(Dialect::Messages),
-            "/v1/responses" => Route::Generate(Dialect::Responses),
-            "/inference/v1/generate" => Route::Generate(Dialect::Generate),
-            "/v1/messages/count_tokens" => Route::CountTokens,
-            "/v1/chat/completions/render" => Route::Render(Dialect::Chat),
-            "/v1/completions/render" => Route::Render(Dialect::Completion),
-            "/v1/messages/render" => Route::Render(Dialect::Messages),
-            "/v1/responses/render" => Route::Render(Dialect::Responses),
-            "/classify" => Route::Classify,
-            "/pooling" => Route::Pooling,
-            "/v1/audio/transcriptions" | "/v1/audio/translations" => Route::Transcription,
-            "/tokenizer_info" => Route::TokenizerInfo,
-            "/tokenize" => Route::Tokenize,
-            "/detokenize" => Route::Detokenize,
-            "/v1/models" => Route::Models,
-            "/health" | "/ping" => Route::Health,
-            "/version" => Route::Version,
-            "/load" => Route::Load,
-            "/metrics" => Route::Metrics,
-            "/reset_prefix_cache" => Route::ResetPrefixCache,
-            "/fault" => Route::Faults,
-            "/stats" => Route::Stats,
-            "/records" => Route::Records,
-            _ => {
-                let id = path.strip_prefix(RESPONSES)?;
-                Route::Response(id.ends_with(CANCEL))
-            }
-        })
-    }
-
-    fn methods(self) -> &'static str {
-        match self {
-            Route::Models | Route::Version | Route::Load | Route::Metrics => "GET",
-            Route::TokenizerInfo | Route::Response(false) => "GET",
-            Route::Stats | Route::Records => "GET",
-            Route::Health => "GET, POST",
-            Route::Faults => "GET, POST, DELETE",
-            _ => "POST",
-        }
-    }
-
-    fn is_inference(self) -> bool {
-        matches!(
-            self,
-            Route::Generate(_)
-                | Route::Embeddings
-                | Route::Rerank
-                | Route::Score
-                | Route::Classify
-                | Route::Pooling
-                | Route::Transcription
-        )
-    }
-
-    /// Whether its errors have Anthropic's form.
-    fn is_anthropic(self) -> bool {
-        matches!(self, Route::Generate(Dialect::Messages) | Route::CountTokens)
-    }
-
-    /// The double's own routes, which no fault touches.
-    fn is_control(self) -> bool {
-        matches!(self, Route::Faults | Route::Stats | Route::Records)
-    }
-}
 
 /// One request on one connection.
 pub(crate) struct Exchange<'a> {
@@ -154,13 +53,16 @@ impl Exchange<'_> {
         respond(StatusCode::OK, Some(JSON), body)
     }
 
-    fn error(&self, error: &EngineError) -> Response<DoubleBody> {
-        respond(error.status, Some(JSON), DoubleBody::whole(error.body(), self.control))
-    }
-
-    fn anthropic_error(&self, error: &EngineError) -> Response<DoubleBody> {
-        let body = DoubleBody::whole(error.anthropic_body(), self.control);
-        respond(error.status, Some(JSON), body)
+    fn error(&self, error: &EngineError, form: ErrorForm) -> Response<DoubleBody> {
+        let body = match form {
+            ErrorForm::OpenAi => error.body(),
+            ErrorForm::Anthropic => error.anthropic_body(),
+            ErrorForm::Cohere => {
+                let id = self.headers.get("x-request-id").and_then(|id| id.to_str().ok());
+                error.cohere_body(id)
+            }
+        };
+        respond(error.status, Some(JSON), DoubleBody::whole(body, self.control))
     }
 
     fn detail(&self, status: StatusCode) -> Response<DoubleBody> {
@@ -194,9 +96,10 @@ pub(crate) fn respond(
 pub(crate) async fn handle(
     engine: &Arc<Engine>,
     control: &Arc<SocketControl>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> io::Result<Response<DoubleBody>> {
     control.begin();
+    let upgrade = hyper::upgrade::on(&mut request);
     let (head, body) = request.into_parts();
     let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(io::Error::other)?;
     let body = body.to_bytes();
@@ -226,11 +129,12 @@ pub(crate) async fn handle(
         response.headers_mut().insert(ALLOW, HeaderValue::from_static(route.methods()));
         return Ok(response);
     }
+    if route == Route::Realtime {
+        return Ok(realtime::open(&exchange, upgrade)
+            .unwrap_or_else(|| exchange.detail(StatusCode::NOT_FOUND)));
+    }
     let answer = exchange.answer(route, &head.method).await;
-    Ok(answer.unwrap_or_else(|error| match route.is_anthropic() {
-        true => exchange.anthropic_error(&error),
-        false => exchange.error(&error),
-    }))
+    Ok(answer.unwrap_or_else(|error| exchange.error(&error, route.error_form())))
 }
 
 impl Exchange<'_> {
@@ -249,7 +153,7 @@ impl Exchange<'_> {
             return Err(io::Error::other("the connection is closed on purpose"));
         }
         if let Some((status, retry_after)) = self.plan.status {
-            let mut response = self.error(&EngineError::injected(status));
+            let mut response = self.error(&EngineError::injected(status), ErrorForm::OpenAi);
             if let Some(seconds) = retry_after {
                 response.headers_mut().insert(RETRY_AFTER, seconds.into());
             }
@@ -284,7 +188,13 @@ impl Exchange<'_> {
             Route::Response(cancel) => self.response(cancel),
             Route::Classify => Ok(self.json(pooling::classify(engine, &self.parsed()?)?)),
             Route::Pooling => Ok(self.json(pooling::pooling(engine, &self.parsed()?)?)),
+            Route::Embed => Ok(self.json(scores::embed(engine, &self.parsed()?)?)),
+            Route::Derender(dialect) => {
+                Ok(self.json(derender::answer(engine, dialect, &self.parsed()?)?))
+            }
             Route::Transcription => self.transcription(),
+            // Answered before.
+            Route::Realtime => Ok(self.detail(StatusCode::NOT_FOUND)),
             Route::TokenizerInfo => {
                 let info = json!({"tokenizer_class": "Double",
                     "vocab_size": engine.folder.vocabulary_size()});

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
+use super::realtime;
 use super::routes;
 use super::socket::{Socket, SocketControl};
 
@@ -82,11 +83,19 @@ async fn connection(engine: Arc<Engine>, stream: TcpStream, stop: CancellationTo
     let open = Arc::clone(&engine.open_sockets);
     let io = TokioIo::new(Socket::new(stream, Arc::clone(&control), open));
     let service = service_fn(|request| routes::handle(&engine, &control, request));
-    let connection = http1::Builder::new().serve_connection(io, service);
+    let connection = http1::Builder::new().serve_connection(io, service).with_upgrades();
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         // An error is a client that went away or a fault on purpose: nothing to tell.
-        _ = connection.as_mut() => return,
+        _ = connection.as_mut() => {
+            if let Some(upgrade) = control.switched() {
+                tokio::select! {
+                    () = realtime::carry(&engine, upgrade) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+            return;
+        }
         () = control.idle_for(engine.keep_alive()) => {}
         () = stop.cancelled() => {}
     }

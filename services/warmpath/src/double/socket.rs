@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::upgrade::OnUpgrade;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -20,6 +22,7 @@ pub(crate) struct SocketControl {
     busy: AtomicBool,
     flushes: AtomicU64,
     response_ended: Notify,
+    switched: Mutex<Option<OnUpgrade>>,
 }
 
 impl SocketControl {
@@ -48,6 +51,16 @@ impl SocketControl {
     /// The connection is closed as soon as the current response is through.
     pub(crate) fn close_after_response(&self) {
         self.close_when_idle.store(true, Ordering::Release);
+    }
+
+    /// After the current response the connection speaks another protocol.
+    pub(crate) fn switch_to(&self, upgrade: OnUpgrade) {
+        *self.switched.lock() = Some(upgrade);
+    }
+
+    /// What the connection is to go on with, if it has switched.
+    pub(crate) fn switched(&self) -> Option<OnUpgrade> {
+        self.switched.lock().take()
     }
 
     /// How often everything written so far had been handed to the system.

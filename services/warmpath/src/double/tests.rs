@@ -1,6 +1,7 @@
 //! The double as its clients see it, over real sockets on loopback.
 
 mod client;
+mod dialects;
 mod faults;
 mod routes;
 mod served;

@@ -1,7 +1,9 @@
 //! Answers in the shapes vLLM 0.32 sends, written without a detour through JSON values.
 
+mod cohere;
 mod messages;
 mod responses;
+mod tools;
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
@@ -10,6 +12,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::request::Dialect;
+pub(crate) use tools::ToolCall;
 
 /// What marks this engine in answers.
 pub(crate) const FINGERPRINT: &str = "vllm-0.32.0-double";
@@ -40,6 +43,8 @@ pub(crate) struct Wire {
     /// Events so far, and what they said, of a response.
     events: AtomicU64,
     said: Mutex<String>,
+    /// What a chat says instead of text.
+    tool: Option<ToolCall>,
 }
 
 /// A text as a JSON string.
@@ -54,7 +59,8 @@ impl Wire {
             Dialect::Completion => ("cmpl-", "text_completion", "text_completion"),
             Dialect::Responses => ("resp_", "", ""),
             Dialect::Generate => ("generate-tokens-", "", ""),
-            Dialect::Chat | Dialect::Batch | Dialect::Messages => {
+            Dialect::Scoring => ("generative-scoring-", "", ""),
+            Dialect::Chat | Dialect::Batch | Dialect::Messages | Dialect::Cohere => {
                 ("chatcmpl-", "chat.completion.chunk", "chat.completion")
             }
         };
@@ -82,13 +88,20 @@ impl Wire {
             created,
             events: AtomicU64::new(0),
             said: Mutex::default(),
+            tool: None,
         }
+    }
+
+    /// Answers with a call of a tool.
+    pub(crate) fn calling(self, tool: Option<ToolCall>) -> Self {
+        Self { tool, ..self }
     }
 
     /// The event that opens a choice; completions have none.
     pub(crate) fn role(&self, out: &mut String, index: usize, usage: Option<Usage>) {
         match self.dialect {
-            Dialect::Completion | Dialect::Generate => return,
+            Dialect::Completion | Dialect::Generate | Dialect::Scoring => return,
+            Dialect::Cohere => return self.cohere_start(out),
             Dialect::Messages => return self.message_start(out, usage.unwrap_or_default()),
             Dialect::Responses => return self.response_start(out),
             Dialect::Chat | Dialect::Batch => {}
@@ -116,7 +129,11 @@ impl Wire {
         match self.dialect {
             Dialect::Messages => return self.message_delta(out, text),
             Dialect::Responses => return self.response_delta(out, text),
+            Dialect::Cohere => return self.cohere_delta(out, text),
             _ => {}
+        }
+        if let Some(call) = &self.tool {
+            return self.tool_delta(out, call, (index, text), last);
         }
         self.open(out, index);
         let text = quoted(text);
@@ -128,7 +145,12 @@ impl Wire {
                 "\"token_ids\":[{token}],\"logprobs\":null,\"finish_reason\":{reason},\
                  \"stop_reason\":null}}]"
             ),
-            Dialect::Chat | Dialect::Batch | Dialect::Messages | Dialect::Responses => {
+            Dialect::Completion => write!(
+                out,
+                "\"text\":{text},\"logprobs\":null,\"finish_reason\":{reason},\
+                 \"stop_reason\":null,\"prompt_token_ids\":null,\"token_ids\":null}}]"
+            ),
+            _ => {
                 let stop = if last { "\"stop_reason\":null," } else { "" };
                 write!(
                     out,
@@ -136,11 +158,6 @@ impl Wire {
                      \"finish_reason\":{reason},{stop}\"token_ids\":null}}]"
                 )
             }
-            Dialect::Completion => write!(
-                out,
-                "\"text\":{text},\"logprobs\":null,\"finish_reason\":{reason},\
-                 \"stop_reason\":null,\"prompt_token_ids\":null,\"token_ids\":null}}]"
-            ),
         };
         push_running_usage(out, usage);
         if closing && self.dialect == Dialect::Chat {
@@ -154,10 +171,11 @@ impl Wire {
         let details = match self.dialect {
             Dialect::Messages => return self.message_end(out, usage),
             Dialect::Responses => return self.response_end(out, usage),
+            Dialect::Cohere => return self.cohere_end(out, usage),
             Dialect::Chat | Dialect::Batch => {
                 format!(",\"created_cache_tokens\":{}", usage.created_cache_tokens)
             }
-            Dialect::Completion | Dialect::Generate => String::new(),
+            Dialect::Completion | Dialect::Generate | Dialect::Scoring => String::new(),
         };
         let _ = write!(
             out,
@@ -207,17 +225,45 @@ impl Wire {
         .to_string()
     }
 
+    /// The answer of generative scoring: what each item got.
+    pub(crate) fn answer_of_scores(&self, scores: &[f64], usage: Usage) -> String {
+        let data = scores
+            .iter()
+            .enumerate()
+            .map(|(index, score)| json!({"index": index, "object": "score", "score": score}));
+        json!({
+            "id": self.plain_id,
+            "object": "list",
+            "created": self.created,
+            "model": self.plain_model,
+            "data": data.collect::<Vec<_>>(),
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "prompt_tokens_details": null,
+                "completion_tokens_details": null,
+            },
+        })
+        .to_string()
+    }
+
     /// An answer in one piece.
     pub(crate) fn answer(&self, texts: &[String], usage: Usage) -> String {
         let first = texts.first().map_or("", String::as_str);
         match self.dialect {
             Dialect::Messages => return self.message(first, usage),
             Dialect::Responses => return self.response(first, Some(usage)).to_string(),
+            Dialect::Cohere => return self.cohere_answer(first, usage),
             _ => {}
         }
         let mut out = self.answer_head.clone();
         for (index, text) in texts.iter().enumerate() {
             out.push_str(if index > 0 { "," } else { "" });
+            if let Some(call) = &self.tool {
+                out.push_str(&self.tool_choice(call, index, text));
+                continue;
+            }
             let text = quoted(text);
             let _ = match self.dialect {
                 Dialect::Chat | Dialect::Batch => write!(
