@@ -10,7 +10,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokenization::{KeySpace, ModelFolder};
 
-use crate::engine_keys::{BackendKeys, EngineKeys};
+use crate::engine_keys::{BackendKeys, EngineKeys, NamedKeys};
 use crate::metrics::{Families, ModelMetrics, OTHER_MODEL};
 
 /// Models that get metric labels of their own, over the life of a process. Adapters come and
@@ -72,7 +72,8 @@ impl FleetView {
 /// Keeps the newest [`FleetView`].
 pub(crate) struct FleetWatch {
     folders: HashMap<ModelId, Arc<ModelFolder>>,
-    keys: EngineKeys,
+    /// Held while another view is made.
+    keys: Mutex<EngineKeys>,
     families: Families,
     other: Arc<ModelMetrics>,
     metrics: Mutex<HashMap<ModelId, Arc<ModelMetrics>>>,
@@ -90,7 +91,7 @@ impl FleetWatch {
             FleetView { models: HashMap::new(), order: Vec::new(), keys: BackendKeys::new() };
         let watch = Self {
             folders,
-            keys,
+            keys: Mutex::new(keys),
             other: ModelMetrics::new(&families, OTHER_MODEL),
             families,
             metrics: Mutex::default(),
@@ -109,7 +110,19 @@ impl FleetWatch {
         &self.other
     }
 
+    /// Takes over a state of the fleet.
     pub(crate) fn update(&self, fleet: &Fleet) {
+        self.change(&self.keys.lock(), fleet);
+    }
+
+    /// Takes over other keys. `fleet` is the newest state.
+    pub(crate) fn rekey(&self, by_name: NamedKeys, fleet: impl FnOnce() -> Arc<Fleet>) {
+        let mut keys = self.keys.lock();
+        keys.replace(by_name);
+        self.change(&keys, &fleet());
+    }
+
+    fn change(&self, keys: &EngineKeys, fleet: &Fleet) {
         let bases = fleet.bases();
         let mut models: HashMap<ModelId, ModelView> = HashMap::new();
         let mut order = Vec::new();
@@ -123,7 +136,7 @@ impl FleetWatch {
             }
         }
         let models = models.into_iter().map(|(id, view)| (id, Arc::new(view))).collect();
-        let keys = self.keys.of(fleet);
+        let keys = keys.of(fleet);
         self.current.store(Arc::new(FleetView { models, order, keys }));
     }
 

@@ -1,5 +1,8 @@
 //! The `[router]` section.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use scheduling::Policy;
 use serde::{Deserialize, Serialize};
 use settings::SettingsError;
@@ -22,6 +25,25 @@ pub struct RawConfig {
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub(crate) scheduling: scheduling::Config,
+}
+
+/// How ranks are chosen now: one value for all pools and their copies, which can be replaced. A
+/// decision takes it once.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared(Arc<ArcSwap<scheduling::Config>>);
+
+impl Shared {
+    pub(crate) fn new(config: scheduling::Config) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(config)))
+    }
+
+    pub(crate) fn get(&self) -> scheduling::Config {
+        **self.0.load()
+    }
+
+    pub(crate) fn set(&self, config: scheduling::Config) {
+        self.0.store(Arc::new(config));
+    }
 }
 
 impl Config {

@@ -51,8 +51,9 @@ use kv_index::{AnswerShare, KvIndex, Matches, Slot};
 use parking_lot::Mutex;
 use proto::What;
 use replication::{Audit, AuditReply, LeaseKey, MemberList, MessageOf, Process, Reign, Resume};
-use scheduling::{Config, PrefillFit};
+use scheduling::PrefillFit;
 
+use crate::config::Shared;
 use crate::explain::{Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
 pub(crate) use change::Change;
@@ -101,7 +102,7 @@ pub(crate) enum Standing {
 pub(crate) struct State {
     model: ModelId,
     number: u32,
-    config: Config,
+    config: Shared,
     /// Where its series are: those of the process, or of nobody while it is a copy.
     families: Arc<Families>,
     hidden: Arc<Families>,
@@ -152,12 +153,13 @@ impl Pool {
     pub(crate) fn new(
         model: ModelId,
         number: u32,
-        config: Config,
+        config: Shared,
         families: Arc<Families>,
         peers: Option<&Peers>,
     ) -> Self {
-        let state =
-            |families: &Arc<Families>| State::new(model.clone(), number, config, families.clone());
+        let state = |families: &Arc<Families>| {
+            State::new(model.clone(), number, config.clone(), families.clone())
+        };
         let held = match peers {
             None => Held::alone(state(&families)),
             Some(peers) => Held::shared(&model, state(&peers.hidden), peers),
@@ -351,7 +353,7 @@ impl Mirror {
 }
 
 impl State {
-    fn new(model: ModelId, number: u32, config: Config, families: Arc<Families>) -> Self {
+    fn new(model: ModelId, number: u32, config: Shared, families: Arc<Families>) -> Self {
         Self {
             ranks: Ranks::new(model.clone()),
             introduced: None,

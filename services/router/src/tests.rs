@@ -12,4 +12,5 @@ mod load;
 mod mirrors;
 mod prefixes;
 mod reference;
+mod reload;
 mod remote;
