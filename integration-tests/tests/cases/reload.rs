@@ -180,7 +180,9 @@ async fn a_bad_file_changes_nothing_and_a_good_one_everything_but_requests_under
     // It began with an engine that has left meanwhile, and ends there.
     assert_eq!(old.in_course(), 1);
     gate.open();
-    assert!(open.read_to_end().await.contains("\"b\""));
+    assert!(open.read_until(DONE.trim_end().as_bytes(), 1).await);
+    assert!(open.seen().contains("\"b\""), "{}", open.seen());
+    drop(open);
     let none = || async { served.metric("warmpath_edge_requests_in_flight", &[]) == 0.0 };
     eventually(Duration::from_secs(20), "no request is open", none).await;
     served.stop().await;
