@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use instrumentation::Registry;
+use launch::sections::Folders;
 use launch::{Program, Started};
 use lifecycle::{Lifecycle, ShutdownOutcome};
 use serde::de::DeserializeOwned;
@@ -20,11 +21,18 @@ use crate::metrics::Metrics;
 use crate::wait::{PATIENCE, eventually};
 use crate::wire::Wire;
 
+fn checked<P: Program>(config: toml::Table) -> P::Config {
+    let raw: P::Raw = config.try_into().unwrap_or_else(|e| panic!("{}: {e}", P::NAME));
+    P::check(raw, &Folders::default()).unwrap_or_else(|e| panic!("{}: {e}", P::NAME))
+}
+
 /// One process's worth of a region.
 pub struct Part {
     ports: Vec<(&'static str, SocketAddr)>,
     lifecycle: Lifecycle,
     registry: Registry,
+    config: toml::Table,
+    commit: Box<dyn FnMut(toml::Table) + Send>,
     runtime: Option<Runtime>,
 }
 
@@ -36,8 +44,7 @@ impl Part {
         P::Raw: DeserializeOwned,
         P::Config: Send + 'static,
     {
-        let raw: P::Raw = config.try_into().unwrap_or_else(|e| panic!("{}: {e}", P::NAME));
-        let config = P::check(raw).unwrap_or_else(|e| panic!("{}: {e}", P::NAME));
+        let (raw, config) = (config.clone(), checked::<P>(config));
         // A runtime cannot be entered from within another.
         let starting = std::thread::spawn(move || {
             let runtime = Runtime::new().expect("a runtime");
@@ -46,8 +53,9 @@ impl Part {
         });
         let (runtime, started) = starting.join().expect("it does not panic");
         let started = started.unwrap_or_else(|e| panic!("{}: {e}", P::NAME));
-        let Started { lifecycle, registry, ports } = started;
-        Self { ports, lifecycle, registry, runtime: Some(runtime) }
+        let Started { lifecycle, registry, ports, mut commit } = started;
+        let commit = Box::new(move |config| commit(checked::<P>(config)));
+        Self { ports, lifecycle, registry, config: raw, commit, runtime: Some(runtime) }
     }
 
     /// Where it listens on behalf of a section.
@@ -77,6 +85,16 @@ impl Part {
     /// It is not within the limit.
     pub async fn await_ready(&self, limit: Duration) {
         eventually(limit, "it is ready", || self.is_ready()).await;
+    }
+
+    /// Puts its config in force with these keys over those it has, as a reload does.
+    ///
+    /// # Panics
+    /// That is no valid config.
+    pub fn reload_with(&mut self, fragment: &str) {
+        let fragment = fragment.parse().unwrap_or_else(|e| panic!("{e}"));
+        self.config = merged(std::mem::take(&mut self.config), fragment);
+        (self.commit)(self.config.clone());
     }
 
     /// Asks it to end, as SIGTERM does.

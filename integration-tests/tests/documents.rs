@@ -1,6 +1,7 @@
 //! What the documents say can be checked is checked: guards of invariants, links, config keys,
 //! examples.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -305,6 +306,71 @@ fn every_config_key_is_described_in_its_section() {
         }
         for key in &described {
             assert!(keys.contains(key), "{section}.{key} is described and does not exist");
+        }
+    }
+}
+
+/// The keys of `[…]` that a table of the page names, in its first column.
+fn named_in_table(section: &str) -> BTreeSet<String> {
+    let text = read(CONFIGURATION);
+    let body =
+        text.split(&format!("\n## {section}\n")).nth(1).unwrap_or_else(|| panic!("{section}"));
+    let body = body.split("\n## ").next().unwrap();
+    let rows = body.lines().filter(|line| line.starts_with("| `"));
+    rows.flat_map(|row| quoted(row.split(" | ").next().unwrap())).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_keys_that_take_a_restart_are_those_that_the_configuration_page_names() {
+    use launch::{Fixed, Program};
+    let programs = [
+        warmpath::serve::Serve::FIXED,
+        edge::process::Edge::FIXED,
+        router::process::RouterProcess::FIXED,
+        telemetry::process::Telemetry::FIXED,
+    ];
+    let fixed: BTreeSet<String> =
+        programs.concat().into_iter().map(|key| Fixed::key(key).to_owned()).collect();
+    assert_eq!(named_in_table("Reload"), fixed);
+    // Each is a key or a section that there is, in all processes that have it.
+    let text = read(CONFIGURATION);
+    for key in &fixed {
+        let is_section =
+            text.contains(&format!("[{key}]`\n")) || text.contains(&format!("[{key}]]`\n"));
+        let is_key = key.rsplit_once('.').is_some_and(|(section, last)| {
+            let body = text.split(&format!("`[{section}]`\n")).nth(1);
+            let body = body.and_then(|body| body.split("\n##").next());
+            body.is_some_and(|body| body.contains(&format!("\n| `{last}` |")))
+        });
+        assert!(is_section || is_key, "{key}");
+    }
+}
+
+#[test]
+fn no_process_takes_in_place_what_another_needs_a_restart_for() {
+    use launch::Program;
+    fn tree<P: Program>() -> (toml::Table, &'static [launch::Fixed])
+    where
+        P::Raw: Default,
+    {
+        (toml::Table::try_from(P::Raw::default()).unwrap(), P::FIXED)
+    }
+    let programs = [
+        tree::<warmpath::serve::Serve>(),
+        tree::<edge::process::Edge>(),
+        tree::<router::process::RouterProcess>(),
+        tree::<telemetry::process::Telemetry>(),
+    ];
+    for (_, fixed) in &programs {
+        for key in *fixed {
+            let mut parts = key.key().split('.');
+            let (section, rest) = (parts.next().unwrap(), parts.next());
+            for (other, keys) in &programs {
+                let Some(section) = other.get(section) else { continue };
+                // An optional key is not printed.
+                let has = rest.is_none_or(|rest| section.get(rest).is_some());
+                assert!(!has || keys.contains(key), "{key:?}");
+            }
         }
     }
 }

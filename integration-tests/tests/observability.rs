@@ -17,10 +17,11 @@ const RULES: &str = "observability/rules.yaml";
 const OPERATIONS: &str = "docs/operations.md";
 
 /// Crates that have metrics.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "services/edge/src",
     "services/router/src",
     "services/telemetry/src",
+    "libs/launch/src",
     "libs/lifecycle/src",
     "libs/instrumentation/src",
     "libs/config-store/src",

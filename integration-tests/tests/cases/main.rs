@@ -12,6 +12,7 @@ mod metrics;
 mod models;
 mod prefixes;
 mod region;
+mod reload;
 mod revocation;
 mod spread;
 mod streams;

@@ -10,6 +10,8 @@ mod buffer;
 mod logs;
 mod metrics;
 
-pub use logs::{InstrumentationError, LogConfig, LogFilter, LogFormat, LogGuard, init_logs};
+pub use logs::{
+    InstrumentationError, LogConfig, LogFilter, LogFormat, LogGuard, LogLevel, init_logs,
+};
 pub use metrics::{CountedIn, LATENCY_SECONDS, OVERHEAD_SECONDS, encode, register_build_info};
 pub use prometheus::Registry;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt as format};
+use tracing_subscriber::{Layer, Registry as Spans, fmt as format, reload};
 
 use crate::buffer::LineBuffer;
 
@@ -125,10 +125,28 @@ impl Serialize for LogFilter {
 pub struct LogGuard {
     buffer: LineBuffer,
     dropped: IntCounter,
+    level: LogLevel,
     writer: Option<JoinHandle<()>>,
 }
 
+/// What is logged, while the process runs. A cheap handle.
+#[derive(Clone, Debug)]
+pub struct LogLevel(reload::Handle<Targets, Spans>);
+
+impl LogLevel {
+    /// From now on this is logged.
+    pub fn set(&self, filter: &LogFilter) {
+        // It fails when the logs have ended, and with them whatever the level was for.
+        let _ = self.0.reload(filter.targets.clone());
+    }
+}
+
 impl LogGuard {
+    /// What is logged.
+    pub fn level(&self) -> LogLevel {
+        self.level.clone()
+    }
+
     /// Adds `warmpath_log_dropped_lines_total` to the registry.
     ///
     /// # Errors
@@ -166,18 +184,20 @@ pub fn init_logs(config: &LogConfig) -> Result<LogGuard, InstrumentationError> {
         "Log lines lost because the reader of the logs did not keep up.",
     )?;
     let buffer = LineBuffer::new(dropped.clone());
-    subscriber(config, buffer.clone())
-        .try_init()
-        .map_err(|_| InstrumentationError::AlreadySetUp)?;
+    let (subscriber, level) = subscriber(config, buffer.clone());
+    subscriber.try_init().map_err(|_| InstrumentationError::AlreadySetUp)?;
     let thread_buffer = buffer.clone();
     let writer = std::thread::Builder::new()
         .name("log-writer".to_owned())
         .spawn(move || thread_buffer.write_to(std::io::stderr()))
         .map_err(InstrumentationError::Writer)?;
-    Ok(LogGuard { buffer, dropped, writer: Some(writer) })
+    Ok(LogGuard { buffer, dropped, level, writer: Some(writer) })
 }
 
-fn subscriber(config: &LogConfig, buffer: LineBuffer) -> impl SubscriberInitExt + use<> {
+fn subscriber(
+    config: &LogConfig,
+    buffer: LineBuffer,
+) -> (impl SubscriberInitExt + use<>, LogLevel) {
     let to_buffer = move || buffer.clone();
     let lines = match config.format {
         LogFormat::Json => format::layer()
@@ -190,8 +210,9 @@ fn subscriber(config: &LogConfig, buffer: LineBuffer) -> impl SubscriberInitExt 
     };
     let wire = WIRE_LIBRARIES.map(|library| (library, LevelFilter::INFO));
     let wire = Targets::new().with_default(LevelFilter::TRACE).with_targets(wire);
-    let filter = config.level.targets.clone().and(wire);
-    tracing_subscriber::registry().with(lines.with_filter(filter))
+    let (level, handle) = reload::Layer::new(config.level.targets.clone());
+    let subscriber = tracing_subscriber::registry().with(lines.with_filter(level.and(wire)));
+    (subscriber, LogLevel(handle))
 }
 
 #[cfg(test)]
@@ -217,9 +238,14 @@ mod tests {
 
     /// What `events` logs under `config`.
     fn logged(config: &LogConfig, events: impl FnOnce()) -> String {
+        logged_with(config, |_| events())
+    }
+
+    fn logged_with(config: &LogConfig, events: impl FnOnce(LogLevel)) -> String {
         let buffer = LineBuffer::new(IntCounter::new("dropped", "test").unwrap());
-        let guard = subscriber(config, buffer.clone()).set_default();
-        events();
+        let (subscriber, level) = subscriber(config, buffer.clone());
+        let guard = subscriber.set_default();
+        events(level);
         drop(guard);
         buffer.close();
         let sink = Sink::default();
@@ -255,6 +281,24 @@ mod tests {
             tracing::trace!(target: "router", "hidden");
         });
         assert_eq!(text.matches("shown").count(), 2, "{text}");
+        assert!(!text.contains("hidden"), "{text}");
+    }
+
+    #[test]
+    fn the_level_can_be_changed_and_lets_the_wire_through_never() {
+        let config = LogConfig { level: "warn".parse().unwrap(), format: LogFormat::Text };
+        let text = logged_with(&config, |level| {
+            let speak = |what: &str| {
+                tracing::debug!(target: "edge", "{what}");
+                tracing::debug!(target: "h2::codec", "hidden");
+            };
+            speak("hidden");
+            level.set(&"trace".parse().unwrap());
+            speak("shown");
+            level.set(&"error".parse().unwrap());
+            speak("hidden");
+        });
+        assert_eq!(text.matches("shown").count(), 1, "{text}");
         assert!(!text.contains("hidden"), "{text}");
     }
 

@@ -8,11 +8,19 @@ use std::time::Duration;
 
 use anyhow::Context;
 use instrumentation::{LogConfig, Registry};
-use lifecycle::{Lifecycle, Readiness, ServeLimits, ShutdownOutcome, TaskSpawner};
+use lifecycle::{
+    HangUps, Lifecycle, OnHangUp, Readiness, ServeLimits, ShutdownOutcome, TaskSpawner,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use settings::{EXIT_CONFIG, Layers, SettingsError};
+use settings::{EXIT_CONFIG, SettingsError};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::fixed::Fixed;
+use crate::reload::{Commit, Reloader};
+use crate::sections::Folders;
+use crate::source::{Reading, Source};
 
 /// Options of every process that serves.
 #[derive(Debug, clap::Args)]
@@ -32,19 +40,22 @@ pub struct Args {
 }
 
 /// A process that serves.
-pub trait Program {
+pub trait Program: 'static {
     /// Its name in messages: that of the binary.
     const NAME: &'static str;
+    /// Settings that it takes only at its start. All others can change while it runs.
+    const FIXED: &'static [Fixed];
     /// The config file as it stands.
     type Raw: DeserializeOwned + Serialize;
     /// The same, checked.
-    type Config;
+    type Config: Send + 'static;
 
-    /// Checks a config, and loads what it names.
+    /// Checks a config, and loads what it names, unless the folders have it. What passes can be
+    /// put in force.
     ///
     /// # Errors
     /// The first thing that is wrong, with its key.
-    fn check(raw: Self::Raw) -> Result<Self::Config, SettingsError>;
+    fn check(raw: Self::Raw, folders: &Folders) -> Result<Self::Config, SettingsError>;
 
     /// How it logs.
     fn log(config: &Self::Config) -> &LogConfig;
@@ -53,20 +64,22 @@ pub trait Program {
     fn drain_timeout(config: &Self::Config) -> Duration;
 
     /// Binds its ports, builds its services, starts its tasks.
-    fn start(config: Self::Config) -> impl Future<Output = anyhow::Result<Started>>;
+    fn start(config: Self::Config) -> impl Future<Output = anyhow::Result<Started<Self::Config>>>;
 }
 
 /// What is left to do with a process that serves.
-pub struct Started {
+pub struct Started<C> {
     /// Its tasks.
     pub lifecycle: Lifecycle,
     /// Its metrics.
     pub registry: Registry,
     /// Where it listens, by the section of the config whose `listen` says so.
     pub ports: Vec<(&'static str, SocketAddr)>,
+    /// Puts another config in force.
+    pub commit: Commit<C>,
 }
 
-impl Started {
+impl<C> Started<C> {
     /// Where it listens on behalf of a section.
     pub fn port(&self, section: &str) -> Option<SocketAddr> {
         self.ports.iter().find(|(name, _)| *name == section).map(|(_, address)| *address)
@@ -111,17 +124,20 @@ impl Base {
     }
 
     /// Serves operators what every process tells and `more`, and leaves the process to run.
-    pub fn serve(
+    /// `commit` puts another config in force.
+    pub fn serve<C>(
         self,
         more: lifecycle::AdminRoutes,
         mut ports: Vec<(&'static str, SocketAddr)>,
-    ) -> Started {
+        commit: impl FnMut(C) + Send + 'static,
+    ) -> Started<C> {
         let routes = lifecycle::admin::router(self.registry.clone(), self.readiness).merge(more);
         let serving =
             lifecycle::serve(self.admin, routes, ServeLimits::ADMIN, self.background.clone());
         self.background.spawn("admin", serving);
         ports.push(("admin", self.admin_address));
-        Started { lifecycle: self.lifecycle, registry: self.registry, ports }
+        let commit = Box::new(commit);
+        Started { lifecycle: self.lifecycle, registry: self.registry, ports, commit }
     }
 }
 
@@ -129,7 +145,7 @@ impl Base {
 /// something broke, 64 for a config that cannot be used.
 pub fn run<P: Program>(args: &Args) -> ExitCode {
     match checked::<P>(args) {
-        Ok(Some(config)) => serve::<P>(config),
+        Ok(Some((source, reading))) => serve::<P>(source, reading),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}: {error}", P::NAME);
@@ -138,24 +154,26 @@ pub fn run<P: Program>(args: &Args) -> ExitCode {
     }
 }
 
+/// A config and where it is from.
+type Sourced<P> = (Source, Reading<<P as Program>::Config>);
+
 /// The config to serve with, or `None` when looking at it was all that was asked.
-fn checked<P: Program>(args: &Args) -> Result<Option<P::Config>, SettingsError> {
-    let overrides =
-        args.set.iter().map(|s| settings::parse_override(s)).collect::<Result<Vec<_>, _>>()?;
-    let layers = Layers::gather(args.config.as_deref(), "WARMPATH", &overrides)?;
+fn checked<P: Program>(args: &Args) -> Result<Option<Sourced<P>>, SettingsError> {
+    let overrides = args.set.iter().map(|s| settings::parse_override(s));
+    let source = Source::new(args.config.clone(), overrides.collect::<Result<_, _>>()?);
     if args.print_config {
-        print!("{}", settings::to_toml(&layers.read::<P::Raw>()?)?);
+        print!("{}", settings::to_toml(&source.layers()?.read::<P::Raw>()?)?);
         return Ok(None);
     }
-    let config = P::check(layers.read()?).map_err(|error| layers.explain(error))?;
+    let reading = source.read::<P>()?;
     if args.check_config {
         println!("the config is valid");
         return Ok(None);
     }
-    Ok(Some(config))
+    Ok(Some((source, reading)))
 }
 
-fn serve<P: Program>(config: P::Config) -> ExitCode {
+fn serve<P: Program>(source: Source, reading: Reading<P::Config>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -163,7 +181,7 @@ fn serve<P: Program>(config: P::Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(serve_until_signal::<P>(config)) {
+    match runtime.block_on(serve_until_signal::<P>(source, reading)) {
         Ok(ShutdownOutcome::Clean) => ExitCode::SUCCESS,
         Ok(ShutdownOutcome::Aborted(tasks)) => {
             eprintln!("{}: still busy at the drain's end: {}", P::NAME, tasks.join(", "));
@@ -176,16 +194,30 @@ fn serve<P: Program>(config: P::Config) -> ExitCode {
     }
 }
 
-async fn serve_until_signal<P: Program>(config: P::Config) -> anyhow::Result<ShutdownOutcome> {
+async fn serve_until_signal<P: Program>(
+    source: Source,
+    Reading { config, mark }: Reading<P::Config>,
+) -> anyhow::Result<ShutdownOutcome> {
+    // Before anything that takes time: by default a SIGHUP would end the process.
+    let hang_ups = HangUps::listen()?;
     let logs = instrumentation::init_logs(P::log(&config))?;
     lifecycle::log_panics();
     crate::descriptors::raise_limit();
-    let drain_timeout = P::drain_timeout(&config);
-    let Started { lifecycle, registry, .. } = P::start(config).await?;
+    let (to_drain_timeout, drain_timeout) = watch::channel(P::drain_timeout(&config));
+    let Started { lifecycle, registry, mut commit, .. } = P::start(config).await?;
     logs.register(&registry)?;
-    lifecycle.run_until_signal().await?;
+    let level = logs.level();
+    let commit = move |config: P::Config| {
+        level.set(&P::log(&config).level);
+        to_drain_timeout.send_replace(P::drain_timeout(&config));
+        commit(config);
+    };
+    let reloader = Reloader::<P>::new(source, mark, Box::new(commit), &registry)?;
+    lifecycle.spawn("config-reload", reloader.run(hang_ups, lifecycle.drain()));
+    lifecycle.run_until_signal(OnHangUp::Reload).await?;
     lifecycle.begin_drain();
-    let outcome = lifecycle.shutdown(drain_timeout).await;
+    let limit = *drain_timeout.borrow();
+    let outcome = lifecycle.shutdown(limit).await;
     tracing::info!(outcome = ?outcome, "stopped");
     Ok(outcome)
 }

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use domain::ModelId;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, Redacted, SecretRef, SettingsError};
 use tokenization::ModelFolder;
@@ -121,14 +122,33 @@ pub fn distinct_listeners(listeners: &[(&str, SocketAddr)]) -> Result<(), Settin
     Ok(())
 }
 
-/// Loads the folders that the models name, each once.
+/// Model folders as long as somebody has them. To load one takes a second, and what is remembered
+/// of its texts would be lost: a config that is read again finds those of the one in force.
+#[derive(Debug, Default)]
+pub struct Folders(Mutex<HashMap<PathBuf, Weak<ModelFolder>>>);
+
+impl Folders {
+    fn get(&self, path: &Path) -> Result<Arc<ModelFolder>, String> {
+        let mut known = self.0.lock();
+        if let Some(folder) = known.get(path).and_then(Weak::upgrade) {
+            return Ok(folder);
+        }
+        let folder = match path {
+            path if path.as_os_str() == BUILTIN_FOLDER => ModelFolder::builtin(),
+            path => ModelFolder::load(path).map_err(|e| e.to_string())?,
+        };
+        known.retain(|_, folder| folder.strong_count() > 0);
+        known.insert(path.to_owned(), Arc::downgrade(&folder));
+        Ok(folder)
+    }
+}
+
+/// Loads the folders that the models name, each once: several names may share one.
 ///
 /// # Errors
 /// A name that is empty or given twice, or a folder that cannot be used.
-pub fn load_models(raw: &[RawModel]) -> Result<Models, SettingsError> {
+pub fn load_models(raw: &[RawModel], folders: &Folders) -> Result<Models, SettingsError> {
     let mut models = Models::new();
-    // Several names may share one folder; it is loaded once.
-    let mut loaded: HashMap<&PathBuf, Arc<ModelFolder>> = HashMap::new();
     let mut seen = HashSet::new();
     for (n, model) in raw.iter().enumerate() {
         let error =
@@ -139,12 +159,7 @@ pub fn load_models(raw: &[RawModel]) -> Result<Models, SettingsError> {
         if !seen.insert(&model.id) {
             return Err(error("id", format!("`{}` is given twice", model.id)));
         }
-        let folder = match loaded.get(&model.folder) {
-            Some(folder) => folder.clone(),
-            None if model.folder.as_os_str() == BUILTIN_FOLDER => ModelFolder::builtin(),
-            None => ModelFolder::load(&model.folder).map_err(|e| error("folder", e.to_string()))?,
-        };
-        loaded.insert(&model.folder, folder.clone());
+        let folder = folders.get(&model.folder).map_err(|message| error("folder", message))?;
         models.insert(ModelId::new(model.id.as_str()), folder);
     }
     Ok(models)
@@ -169,6 +184,19 @@ mod tests {
         assert!(error.starts_with("region.secret: ") && error.contains("openssl rand"), "{error}");
         assert!(!error.contains("fifteen-letters"), "{error}");
         assert_eq!(with("sixteen--letters").unwrap().expose(), b"sixteen--letters");
+    }
+
+    #[test]
+    fn a_folder_is_loaded_once_for_all_its_names_and_for_every_reading_of_the_config() {
+        let model = |id: &str| RawModel { id: id.to_owned(), folder: BUILTIN_FOLDER.into() };
+        let (folders, names) = (Folders::default(), [model("a"), model("b")]);
+        let first = load_models(&names, &folders).unwrap();
+        let again = load_models(&names[1..], &folders).unwrap();
+        let of = |models: &Models, id: &str| Arc::as_ptr(&models[&ModelId::from(id)]);
+        assert_eq!(of(&first, "a"), of(&first, "b"));
+        assert_eq!(of(&first, "a"), of(&again, "b"));
+        drop((first, again));
+        assert!(folders.0.lock().values().all(|folder| folder.upgrade().is_none()));
     }
 
     #[test]

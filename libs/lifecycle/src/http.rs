@@ -44,23 +44,25 @@ pub async fn serve(
     limits: ServeLimits,
     spawner: TaskSpawner,
 ) {
-    serve_all(listener, None, router, limits, spawner).await;
+    serve_all(listener, || None, router, limits, spawner).await;
 }
 
-/// The same over TLS. Whoever speaks anything else is cut off.
+/// The same over TLS, as it is at the beginning of each connection. Whoever speaks anything else is
+/// cut off.
 pub async fn serve_tls(
     listener: TcpListener,
-    tls: Arc<ServerConfig>,
+    tls: impl Fn() -> Arc<ServerConfig>,
     router: Router,
     limits: ServeLimits,
     spawner: TaskSpawner,
 ) {
-    serve_all(listener, Some(TlsAcceptor::from(tls)), router, limits, spawner).await;
+    let tls = || Some(TlsAcceptor::from(tls()));
+    serve_all(listener, tls, router, limits, spawner).await;
 }
 
 async fn serve_all(
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: impl Fn() -> Option<TlsAcceptor>,
     router: Router,
     limits: ServeLimits,
     spawner: TaskSpawner,
@@ -73,7 +75,7 @@ async fn serve_all(
             () = drain.signaled() => return,
         };
         let connection = Connection { router: router.clone(), limits, permit };
-        let (tls, own) = (tls.clone(), spawner.clone());
+        let (tls, own) = (tls(), spawner.clone());
         spawner.spawn("http-connection", async move {
             match tls {
                 None => connection.run(stream, own).await,

@@ -29,6 +29,6 @@ pub use http::{ServeLimits, serve, serve_tls};
 pub use listen::bind;
 pub use panics::log_panics;
 pub use readiness::Readiness;
-pub use shutdown::{Lifecycle, ShutdownOutcome, Stop};
+pub use shutdown::{HangUps, Lifecycle, OnHangUp, ShutdownOutcome, Stop};
 pub use tasks::{Drain, TaskHandle, TaskSpawner};
 pub use throttle::Throttle;

@@ -27,11 +27,41 @@ pub enum Stop {
     Terminate,
     /// SIGINT, as from Ctrl-C.
     Interrupt,
-    /// SIGHUP, as from a terminal that is closed. There is nothing to be read again, and its
-    /// default would cut open requests off.
+    /// SIGHUP, as from a terminal that is closed, where it [ends](OnHangUp::End) the process.
     HangUp,
     /// [`Lifecycle::begin_drain`] was called by the program itself.
     Requested,
+}
+
+/// What SIGHUP does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHangUp {
+    /// It begins the drain: there is nothing to be read again, and its default would cut open
+    /// requests off.
+    End,
+    /// Nothing here: whoever has [`HangUps`] reads the config again.
+    Reload,
+}
+
+/// SIGHUPs as they come. From its making on, none of them ends the process by itself.
+#[derive(Debug)]
+pub struct HangUps(Signal);
+
+impl HangUps {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// The signal handler cannot be installed.
+    pub fn listen() -> Result<Self, LifecycleError> {
+        signal(SignalKind::hangup()).map(Self).map_err(LifecycleError::Signals)
+    }
+
+    /// The next one. Several that came since the last one are one. Safe to give up waiting for.
+    pub async fn next(&mut self) {
+        if self.0.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
 }
 
 /// How a drain went.
@@ -96,14 +126,14 @@ impl Lifecycle {
         self.foreground.begin_drain();
     }
 
-    /// Waits for SIGTERM, SIGINT, SIGHUP or [`Lifecycle::begin_drain`], and begins the drain. From
-    /// then on a (second) signal ends the process at once, with the exit code that a shell gives
-    /// for it: 143, 130 or 129.
+    /// Waits for SIGTERM, SIGINT, [perhaps](OnHangUp) SIGHUP, or [`Lifecycle::begin_drain`], and
+    /// begins the drain. From then on a (second) such signal ends the process at once, with the
+    /// exit code that a shell gives for it: 143, 130 or 129.
     ///
     /// # Errors
     /// The signal handlers cannot be installed.
-    pub async fn run_until_signal(&self) -> Result<Stop, LifecycleError> {
-        let mut signals = Signals::install().map_err(LifecycleError::Signals)?;
+    pub async fn run_until_signal(&self, on_hang_up: OnHangUp) -> Result<Stop, LifecycleError> {
+        let mut signals = Signals::install(on_hang_up).map_err(LifecycleError::Signals)?;
         let drain = self.drain();
         let stop = tokio::select! {
             stop = signals.next() => stop,
@@ -145,14 +175,16 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    on_hang_up: OnHangUp,
 }
 
 impl Signals {
-    fn install() -> std::io::Result<Self> {
+    fn install(on_hang_up: OnHangUp) -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            on_hang_up,
         })
     }
 
@@ -160,7 +192,7 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => Stop::Terminate,
             _ = self.interrupt.recv() => Stop::Interrupt,
-            _ = self.hang_up.recv() => Stop::HangUp,
+            _ = self.hang_up.recv(), if self.on_hang_up == OnHangUp::End => Stop::HangUp,
         }
     }
 }

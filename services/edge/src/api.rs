@@ -16,13 +16,13 @@ use bytes::Bytes;
 use domain::ErrorCode;
 use futures_util::FutureExt;
 use http::header::{CONNECTION, HeaderValue};
-use http::{HeaderMap, Request, Response, StatusCode, request};
+use http::{Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use openai_api::{ApiError, Dialect};
 
 use self::realtime::Held;
-use crate::access::Denied;
+use crate::access::{Access, Denied};
 use crate::endpoint::{self, Matched};
 use crate::gateway::Gateway;
 use crate::headers::{self, REQUEST_ID, X_REQUEST_ID};
@@ -31,6 +31,7 @@ use crate::models;
 use crate::record::Record;
 use crate::refusal::{self, ErrorForm, Refusal};
 use crate::response::{EdgeBody, Watchlist};
+use crate::rules::Rules;
 use crate::server::Seat;
 use crate::tenant::Tenant;
 use crate::trace::RequestTrace;
@@ -41,6 +42,7 @@ const VERSION: &str = concat!("{\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}
 /// Answers a request. Never fails and never panics.
 pub(crate) async fn handle(
     gateway: Arc<Gateway>,
+    access: Arc<Access>,
     request: Request<Incoming>,
     watchlist: Watchlist,
 ) -> Response<EdgeBody> {
@@ -59,8 +61,9 @@ pub(crate) async fn handle(
     record.trace = RequestTrace::begin(&gateway.tracer, &head.headers);
     let dialect = endpoint::dialect(head.uri.path());
     let errors = ErrorForm { dialect, request: record.label() };
-    let answering =
-        AssertUnwindSafe(answer(&gateway, &head, matched, (body, switch), &errors, record));
+    let rules = Arc::clone(access.rules());
+    let arrival = Arrival { gateway: &gateway, rules: &rules, head: &head, errors: &errors };
+    let answering = AssertUnwindSafe(answer(arrival, access, matched, (body, switch), record));
     let mut answering = pin!(answering.catch_unwind());
     let answered = poll_fn(|cx| match answering.as_mut().poll(cx) {
         Poll::Pending if gateway.cut.load(Ordering::Relaxed) => Poll::Ready(None),
@@ -94,11 +97,10 @@ pub(crate) async fn handle(
 }
 
 async fn answer(
-    gateway: &Gateway,
-    head: &request::Parts,
+    arrival: Arrival<'_>,
+    access: Arc<Access>,
     matched: Matched<'_>,
     (body, switch): (Incoming, Switch),
-    errors: &ErrorForm,
     mut record: Record,
 ) -> Response<EdgeBody> {
     let found = match matched {
@@ -112,14 +114,13 @@ async fn answer(
         ))
         .allow(methods)),
         Matched::Health => Ok(refusal::json(Bytes::from_static(b"{\"status\":\"ok\"}"))),
-        Matched::Version => version(gateway, head, &mut record),
-        Matched::Models | Matched::Model(_) => listing(gateway, head, matched, &mut record),
+        Matched::Version => version(arrival, access, &mut record),
+        Matched::Models | Matched::Model(_) => listing(arrival, access, matched, &mut record),
         Matched::Realtime => {
-            return realtime(Arrival { gateway, head, errors }, switch, record).await;
+            return realtime(arrival, access, switch, record).await;
         }
         Matched::Forward(..) | Matched::Form(_) | Matched::Bodyless(_) | Matched::Response(_) => {
-            let arrival = Arrival { gateway, head, errors };
-            return forwarding::forward(arrival, matched, body, record).await;
+            return forwarding::forward(arrival, access, matched, body, record).await;
         }
     };
     match found {
@@ -128,7 +129,7 @@ async fn answer(
             record.end(Outcome::Ok, None);
             response
         }
-        Err(refusal) => refuse(gateway, refusal, errors, record),
+        Err(refusal) => refuse(arrival.gateway, refusal, arrival.errors, record),
     }
 }
 
@@ -139,10 +140,15 @@ struct Switch {
 }
 
 /// Opens a session, and leaves it to a task of its own.
-async fn realtime(arrival: Arrival<'_>, switch: Switch, mut record: Record) -> Response<EdgeBody> {
-    let Arrival { gateway, head, errors } = arrival;
+async fn realtime(
+    arrival: Arrival<'_>,
+    access: Arc<Access>,
+    switch: Switch,
+    mut record: Record,
+) -> Response<EdgeBody> {
+    let Arrival { gateway, rules, errors, .. } = arrival;
     let opening = async {
-        let tenant = identify(gateway, &head.headers, &mut record)?;
+        let tenant = identify(arrival, access, &mut record)?;
         let permit = forwarding::admit(&tenant, record.started, &mut None)?;
         let client = realtime::check(arrival, switch.client)?;
         let opened = realtime::open(arrival, &tenant, &mut record).await?;
@@ -155,8 +161,8 @@ async fn realtime(arrival: Arrival<'_>, switch: Switch, mut record: Record) -> R
     record.status = opened.response.status().as_u16();
     if let Some(session) = opened.session {
         let held = Held::new(record, permit, switch.seat);
-        let drain = gateway.drain.clone();
-        let carried = realtime::carry(session, client, held, drain, gateway.drain_notice);
+        let (drain, notice) = (gateway.drain.clone(), rules.drain_notice);
+        let carried = realtime::carry(session, client, held, drain, notice);
         gateway.spawner.spawn("edge-realtime", carried);
     }
     opened.response
@@ -166,6 +172,8 @@ async fn realtime(arrival: Arrival<'_>, switch: Switch, mut record: Record) -> R
 #[derive(Clone, Copy)]
 struct Arrival<'a> {
     gateway: &'a Gateway,
+    /// What the config file said when it came, which holds for all of it.
+    rules: &'a Arc<Rules>,
     head: &'a request::Parts,
     errors: &'a ErrorForm,
 }
@@ -186,41 +194,41 @@ fn refuse(
 }
 
 fn listing(
-    gateway: &Gateway,
-    head: &request::Parts,
+    arrival: Arrival<'_>,
+    access: Arc<Access>,
     matched: Matched<'_>,
     record: &mut Record,
 ) -> Result<Response<EdgeBody>, Refusal> {
-    let tenant = identify(gateway, &head.headers, record)?;
-    let fleet = gateway.fleet.current();
+    let tenant = identify(arrival, access, record)?;
+    let (fleet, aliases) = (arrival.gateway.fleet.current(), &arrival.rules.aliases);
     let body = match matched {
-        Matched::Model(name) => {
-            models::one(&fleet, &tenant, &gateway.aliases, name).ok_or_else(|| {
-                let message = "no such model; /v1/models lists those that there are";
-                ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
-            })?
-        }
-        _ => models::list(&fleet, &tenant, &gateway.aliases),
+        Matched::Model(name) => models::one(&fleet, &tenant, aliases, name).ok_or_else(|| {
+            let message = "no such model; /v1/models lists those that there are";
+            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
+        })?,
+        _ => models::list(&fleet, &tenant, aliases),
     };
     Ok(refusal::json(body))
 }
 
 /// Versions are nobody's business who has no key.
 fn version(
-    gateway: &Gateway,
-    head: &request::Parts,
+    arrival: Arrival<'_>,
+    access: Arc<Access>,
     record: &mut Record,
 ) -> Result<Response<EdgeBody>, Refusal> {
-    identify(gateway, &head.headers, record)?;
+    identify(arrival, access, record)?;
     Ok(refusal::json(Bytes::from_static(VERSION.as_bytes())))
 }
 
+/// Takes `access`: all keys and tenants of one moment are not kept for as long as a request lasts.
 fn identify(
-    gateway: &Gateway,
-    headers: &HeaderMap,
+    arrival: Arrival<'_>,
+    access: Arc<Access>,
     record: &mut Record,
 ) -> Result<Arc<Tenant>, Refusal> {
-    let identified = gateway.access.identify(headers, record.started);
+    let Arrival { gateway, head, .. } = arrival;
+    let identified = gateway.access.identify(&access, &head.headers, record.started);
     let tenant = identified.map_err(|denied| match denied {
         Denied::NoKey => {
             let message = "no valid API key; send it as `Authorization: Bearer sk-wp-...` or as \

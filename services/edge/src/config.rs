@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use domain::{ModelId, TenantId};
 use serde::{Deserialize, Serialize};
-use settings::{HumanDuration, SettingsError};
+use settings::{HumanDuration, Redacted, SettingsError};
 
 use crate::access::FileAccess;
 use crate::aliases::{Alias, Aliases};
 use crate::auth::{KeySource, Keyring};
 use crate::endpoint::Endpoint;
+use crate::engine_keys::NamedKeys;
 use crate::guard::{Policies, RawFields};
-use crate::retries::{RawRetryBudget, RetryTerms};
+use crate::retries::RawRetryBudget;
+use crate::rules::Rules;
 use crate::tenant::TenantSpec;
 use crate::terms::{Exception, Terms};
 
@@ -246,18 +248,11 @@ pub(crate) struct Timeouts {
 #[derive(Debug)]
 pub struct Config {
     pub(crate) listen: SocketAddr,
-    pub(crate) terms: Terms,
-    pub(crate) aliases: Aliases,
     pub(crate) body_memory_bytes: usize,
     pub(crate) max_connections: usize,
-    pub(crate) max_attempts: usize,
-    pub(crate) retry_budget: RetryTerms,
-    pub(crate) backend_wait: Duration,
-    pub(crate) drain_notice: Duration,
-    pub(crate) drain_limit: Option<Duration>,
-    pub(crate) timeouts: Timeouts,
     pub(crate) traces: Option<traces::Config>,
-    pub(crate) access: FileAccess,
+    pub(crate) rules: Rules,
+    pub(crate) engine_keys: NamedKeys,
 }
 
 impl Config {
@@ -285,20 +280,24 @@ impl Config {
             ));
         }
         let (max_stale, on_stale) = (auth.max_stale.get(), auth.on_stale);
-        Ok(Self {
-            listen: edge.listen,
-            terms: read_terms(&edge)?,
+        let rules = Rules {
+            access: FileAccess { keyring, tenants, fields, open, max_stale, on_stale },
             aliases: read_aliases(&edge)?,
-            body_memory_bytes: body_memory(&edge)?,
-            max_connections: at_least_one(edge.max_connections.into(), "edge.max_connections")?,
+            terms: read_terms(&edge)?,
+            timeouts: read_timeouts(&edge.timeouts)?,
             max_attempts: at_least_one(edge.max_attempts.into(), "edge.max_attempts")?,
             retry_budget: edge.retry_budget.check()?,
             backend_wait: edge.backend_wait.get(),
             drain_notice: edge.drain_notice.get(),
             drain_limit: None,
-            timeouts: read_timeouts(&edge.timeouts)?,
+        };
+        Ok(Self {
+            listen: edge.listen,
+            body_memory_bytes: body_memory(&edge)?,
+            max_connections: at_least_one(edge.max_connections.into(), "edge.max_connections")?,
             traces: traces::Config::new(edge.traces).map_err(|e| e.under("edge.traces"))?,
-            access: FileAccess { keyring, tenants, fields, open, max_stale, on_stale },
+            rules,
+            engine_keys: NamedKeys::default(),
         })
     }
 
@@ -311,8 +310,20 @@ impl Config {
     /// it they are waited for. What cuts the process itself off should come a little later.
     #[must_use]
     pub fn drain_within(mut self, limit: Duration) -> Self {
-        self.drain_limit = Some(limit);
+        self.rules.drain_limit = Some(limit);
         self
+    }
+
+    /// The keys that engines ask for, by the names that backends give.
+    ///
+    /// # Errors
+    /// One that cannot stand in a header; the error names `credentials.NAME`.
+    pub fn with_credentials(
+        mut self,
+        credentials: &HashMap<String, Redacted<String>>,
+    ) -> Result<Self, SettingsError> {
+        self.engine_keys = NamedKeys::new(credentials)?;
+        Ok(self)
     }
 }
 
@@ -526,7 +537,7 @@ mod tests {
         assert!(read(open("0.0.0.0:1", true), vec![], vec![]).is_ok());
         let fed = open("0.0.0.0:1", false);
         let fed = Config::new(fed, &RawAuth::default(), vec![], vec![], Keys::OfFeed).unwrap();
-        assert!(!fed.access.open, "there are no keys yet, and nobody is served without one");
+        assert!(!fed.rules.access.open, "there are no keys yet, and nobody is served without one");
         let keys = (vec![tenant("a")], vec![key("k", "a")]);
         assert!(read(open("0.0.0.0:1", false), keys.0, keys.1).is_ok());
     }

@@ -8,13 +8,32 @@ use domain::{BackendId, Fleet};
 use http::HeaderValue;
 use parking_lot::Mutex;
 use prometheus::IntGauge;
-use settings::Redacted;
+use settings::{Redacted, SettingsError};
 
-use crate::error::Error;
+/// Every key that is configured, by name, ready to be sent; marked sensitive.
+#[derive(Debug, Default)]
+pub(crate) struct NamedKeys(HashMap<String, HeaderValue>);
 
-/// Every key that is configured, by name.
+impl NamedKeys {
+    /// # Errors
+    /// A key that cannot stand in a header.
+    pub(crate) fn new(
+        credentials: &HashMap<String, Redacted<String>>,
+    ) -> Result<Self, SettingsError> {
+        let keys = credentials.iter().map(|(name, key)| {
+            let value = bearer(key).ok_or_else(|| {
+                let message = "it has characters that cannot be sent in a header";
+                SettingsError::new(format!("credentials.{name}"), message)
+            })?;
+            Ok((name.clone(), value))
+        });
+        keys.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// The keys of backends.
 pub(crate) struct EngineKeys {
-    by_name: HashMap<String, HeaderValue>,
+    by_name: NamedKeys,
     /// Backends that ask for a key that is not there, as the log was told last.
     missing: Mutex<BTreeSet<(BackendId, Arc<str>)>>,
     without_key: IntGauge,
@@ -25,19 +44,13 @@ pub(crate) type BackendKeys = HashMap<BackendId, HeaderValue>;
 
 impl EngineKeys {
     /// `without_key` counts the backends whose key is not there.
-    ///
-    /// # Errors
-    /// A key that cannot stand in a header.
-    pub(crate) fn new(
-        by_name: &HashMap<String, Redacted<String>>,
-        without_key: IntGauge,
-    ) -> Result<Self, Error> {
-        let by_name = by_name.iter().map(|(name, key)| {
-            let value = bearer(key).ok_or_else(|| Error::Credential(name.clone()))?;
-            Ok((name.clone(), value))
-        });
-        let by_name = by_name.collect::<Result<_, Error>>()?;
-        Ok(Self { by_name, missing: Mutex::default(), without_key })
+    pub(crate) fn new(by_name: NamedKeys, without_key: IntGauge) -> Self {
+        Self { by_name, missing: Mutex::default(), without_key }
+    }
+
+    /// From now on these are the keys.
+    pub(crate) fn replace(&mut self, by_name: NamedKeys) {
+        self.by_name = by_name;
     }
 
     /// The keys of all backends that ask for one. Each that is not there is logged once.
@@ -45,7 +58,7 @@ impl EngineKeys {
         let (mut keys, mut missing) = (BackendKeys::new(), BTreeSet::new());
         for backend in &fleet.backends {
             let Some(name) = &backend.credential else { continue };
-            match self.by_name.get(&**name) {
+            match self.by_name.0.get(&**name) {
                 Some(key) => drop(keys.insert(backend.id.clone(), key.clone())),
                 None => drop(missing.insert((backend.id.clone(), name.clone()))),
             }

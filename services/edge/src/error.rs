@@ -9,9 +9,6 @@ pub enum Error {
     /// Request ids are made of it.
     #[error("the system's random source is not available: {0}")]
     Random(getrandom::Error),
-    /// An engine's key holds what a header cannot.
-    #[error("the api_key of credential `{0}` has characters that cannot be sent in a header")]
-    Credential(String),
     /// Spans cannot be made or sent.
     #[error("edge.traces: {0}")]
     Traces(#[from] traces::Error),

@@ -10,7 +10,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokenization::{KeySpace, ModelFolder};
 
-use crate::engine_keys::{BackendKeys, EngineKeys};
+use crate::engine_keys::{BackendKeys, EngineKeys, NamedKeys};
 use crate::metrics::{Families, ModelMetrics, OTHER_MODEL};
 use crate::retries::{RetryBudget, RetryBudgets};
 
@@ -75,7 +75,8 @@ impl FleetView {
 /// Keeps the newest [`FleetView`].
 pub(crate) struct FleetWatch {
     folders: HashMap<ModelId, Arc<ModelFolder>>,
-    keys: EngineKeys,
+    /// Held while another view is made.
+    keys: Mutex<EngineKeys>,
     families: Families,
     other: Arc<ModelMetrics>,
     budgets: RetryBudgets,
@@ -88,16 +89,16 @@ impl FleetWatch {
         fleet: &Fleet,
         folders: HashMap<ModelId, Arc<ModelFolder>>,
         keys: EngineKeys,
-        (families, budgets): (Families, RetryBudgets),
+        families: Families,
     ) -> Self {
         let empty =
             FleetView { models: HashMap::new(), order: Vec::new(), keys: BackendKeys::new() };
         let watch = Self {
             folders,
-            keys,
+            keys: Mutex::new(keys),
             other: ModelMetrics::new(&families, OTHER_MODEL),
             families,
-            budgets,
+            budgets: RetryBudgets::default(),
             metrics: Mutex::default(),
             current: ArcSwap::from_pointee(empty),
         };
@@ -119,7 +120,19 @@ impl FleetWatch {
         &self.other
     }
 
+    /// Takes over a state of the fleet.
     pub(crate) fn update(&self, fleet: &Fleet) {
+        self.change(&self.keys.lock(), fleet);
+    }
+
+    /// Takes over other keys. `fleet` is the newest state.
+    pub(crate) fn rekey(&self, by_name: NamedKeys, fleet: impl FnOnce() -> Arc<Fleet>) {
+        let mut keys = self.keys.lock();
+        keys.replace(by_name);
+        self.change(&keys, &fleet());
+    }
+
+    fn change(&self, keys: &EngineKeys, fleet: &Fleet) {
         let bases = fleet.bases();
         let mut models: HashMap<ModelId, ModelView> = HashMap::new();
         let mut order = Vec::new();
@@ -133,7 +146,7 @@ impl FleetWatch {
             }
         }
         let models = models.into_iter().map(|(id, view)| (id, Arc::new(view))).collect();
-        let keys = self.keys.of(fleet);
+        let keys = keys.of(fleet);
         self.current.store(Arc::new(FleetView { models, order, keys }));
     }
 

@@ -27,6 +27,7 @@ use crate::prepare::Prepared;
 use crate::record::Record;
 use crate::refusal::{ErrorForm, Refusal};
 use crate::retries::RetryBudget;
+use crate::rules::Rules;
 use crate::upstream::{Outgoing, UpstreamBody};
 
 /// An engine's answer that goes to the client.
@@ -48,6 +49,7 @@ pub(crate) struct Call {
 /// One request on its way to an engine.
 pub(crate) struct Forward<'a> {
     gateway: &'a Gateway,
+    rules: &'a Rules,
     prepared: Prepared,
     call: Call,
     /// How often it was sent: engines take the request id as a key, so no two may be alike.
@@ -78,17 +80,18 @@ enum Attempt {
 impl<'a> Forward<'a> {
     /// `only`: the backend that has to answer.
     pub(crate) fn new(
-        gateway: &'a Gateway,
+        (gateway, rules): (&'a Gateway, &'a Rules),
         prepared: Prepared,
         call: Call,
         only: Option<&BackendId>,
     ) -> Self {
         Self {
             gateway,
+            rules,
             prepared,
             call,
             sends: 0,
-            timeouts: gateway.timeouts,
+            timeouts: rules.timeouts,
             body_limit: usize::MAX,
             excluded: only.map(|only| all_but(only, gateway)).unwrap_or_default(),
             ranked: Vec::new(),
@@ -101,18 +104,18 @@ impl<'a> Forward<'a> {
 
     /// Runs attempts until one is good, none is left, or there were enough.
     pub(crate) async fn run(mut self, record: &mut Record) -> Result<Answer, Refusal> {
-        self.timeouts = self.gateway.terms.timeouts(record.endpoint, &self.prepared.model);
-        self.body_limit = self.gateway.terms.body_limit_bytes(record.endpoint);
+        self.timeouts = self.rules.terms.timeouts(record.endpoint, &self.prepared.model);
+        self.body_limit = self.rules.terms.body_limit_bytes(record.endpoint);
         let budget = self.budget();
         // A request that does not stream has one limit over all attempts.
         let whole_by = lifecycle::monotonic() + self.timeouts.total;
-        for attempt in 0..u32::try_from(self.gateway.max_attempts).unwrap_or(u32::MAX) {
+        for attempt in 0..u32::try_from(self.rules.max_attempts).unwrap_or(u32::MAX) {
             if !self.prepared.stream && lifecycle::monotonic() >= whole_by {
                 break;
             }
             let route = self.route(attempt, record);
             let asked = lifecycle::monotonic();
-            let Some(turn) = budget.turn(attempt, asked) else {
+            let Some(turn) = budget.turn(self.rules.retry_budget, attempt, asked) else {
                 record.deny_retry();
                 break;
             };
@@ -184,7 +187,7 @@ impl<'a> Forward<'a> {
     /// How long a backend is waited for: not at all for a model that none was ever seen with.
     fn backend_wait(&self) -> Duration {
         let serves = |backend: &Arc<Backend>| backend.serves(&self.prepared.model);
-        match self.gateway.backend_wait {
+        match self.rules.backend_wait {
             Duration::ZERO => Duration::ZERO,
             wait if self.gateway.routing.fleet().backends.iter().any(serves) => wait,
             _ => Duration::ZERO,
@@ -248,7 +251,8 @@ impl<'a> Forward<'a> {
         to: &Candidate,
         record: &Record,
     ) -> Result<Response<UpstreamBody>, crate::upstream::SendError> {
-        let Self { gateway, prepared, call, sends, traceparent, .. } = self;
+        let Self { gateway, rules, prepared, call, sends, traceparent, .. } = self;
+        let connect = rules.timeouts.connect;
         let key = gateway.fleet.current().key(&to.rank.backend);
         let rank = to.pin_rank.then_some(to.rank.rank);
         let mut make = |body: Outgoing| {
@@ -265,11 +269,12 @@ impl<'a> Forward<'a> {
         };
         match &prepared.body {
             Payload::Held(bytes) => {
-                gateway.upstream.send(&to.url, || make(Outgoing::whole(bytes.clone()))).await
+                let make = || make(Outgoing::whole(bytes.clone()));
+                gateway.upstream.send(&to.url, connect, make).await
             }
             Payload::Streamed(body) => {
                 let make = || make(body.take().unwrap_or(Outgoing::Whole(None)));
-                gateway.upstream.send_once(&to.url, make).await
+                gateway.upstream.send_once(&to.url, connect, make).await
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use domain::RoutingClient;
 use lifecycle::{Drain, TaskSpawner};
@@ -11,25 +10,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use traces::Tracer;
 
 use crate::access::AccessWatch;
-use crate::aliases::Aliases;
 use crate::answer::Answers;
-use crate::config::Timeouts;
 use crate::fleet::FleetWatch;
 use crate::headers::RequestIds;
 use crate::metrics::Families;
 use crate::owners::Owners;
-use crate::terms::Terms;
 use crate::upstream::Upstream;
 
 /// The edge as its request handlers see it.
 pub(crate) struct Gateway {
+    /// Who may ask, how much, and by which rules.
     pub(crate) access: AccessWatch,
-    pub(crate) terms: Terms,
-    pub(crate) aliases: Arc<Aliases>,
-    pub(crate) max_attempts: usize,
-    /// How long a request waits while no backend of its model is ready.
-    pub(crate) backend_wait: Duration,
-    pub(crate) timeouts: Timeouts,
     pub(crate) region_secret: Redacted<Vec<u8>>,
     pub(crate) routing: Arc<dyn RoutingClient>,
     pub(crate) upstream: Upstream,
@@ -46,8 +37,6 @@ pub(crate) struct Gateway {
     /// Request bodies held, in steps of [`BODY_STEP`].
     pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) drain: Drain,
-    /// How long what has no end of its own goes on after a drain has begun.
-    pub(crate) drain_notice: Duration,
     /// For what outlives its request.
     pub(crate) spawner: TaskSpawner,
     /// The drain has taken too long: what is open ends now.

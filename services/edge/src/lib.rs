@@ -7,6 +7,7 @@
 //! - `server`, `stall`: client connections
 //! - `api`, `endpoint`, `refusal`, `models`, `debug_headers`: requests and the gateway's answers
 //! - `access`, `auth`, `tenant`, `limits`: who asks, and how much
+//! - `rules`, `reload`: what the config file says of requests, and how that changes
 //! - `prepare`, `keys`, `fleet`, `payload`: from a body to block keys, and what is sent
 //! - `aliases`, `guard`, `terms`: other names for models, fields that are the operator's, limits of
 //!   single routes and models
@@ -47,8 +48,10 @@ mod prepare;
 pub mod process;
 mod record;
 mod refusal;
+mod reload;
 mod response;
 mod retries;
+mod rules;
 mod server;
 mod service;
 mod stall;
@@ -68,6 +71,7 @@ pub use config::{
 };
 pub use error::Error;
 pub use guard::{Policy, RawFields};
+pub use reload::Reload;
 pub use retries::RawRetryBudget;
 pub use service::{Deps, Service};
 pub use traces::RawConfig as RawTraces;

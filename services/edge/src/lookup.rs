@@ -20,6 +20,7 @@ use crate::lease::Lease;
 use crate::metrics::Outcome;
 use crate::record::Record;
 use crate::refusal::{ErrorForm, Refusal};
+use crate::rules::Rules;
 use crate::tenant::Tenant;
 use crate::upstream::{Outgoing, UpstreamBody};
 
@@ -31,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A request about one response.
 pub(crate) struct Lookup<'a> {
     pub(crate) gateway: &'a Gateway,
+    pub(crate) rules: &'a Rules,
     pub(crate) tenant: &'a Tenant,
     /// The response's id.
     pub(crate) id: &'a str,
@@ -154,7 +156,8 @@ impl Lookup<'_> {
             headers::for_attempt(&mut head, &self.headers, id, key.as_ref(), None);
             Request::from_parts(head, body)
         };
-        match timeout(PATIENCE, self.gateway.upstream.send(&backend.url, make)).await {
+        let connect = self.rules.timeouts.connect;
+        match timeout(PATIENCE, self.gateway.upstream.send(&backend.url, connect, make)).await {
             Ok(Ok(response)) => Some(response),
             Ok(Err(_)) | Err(_) => None,
         }
@@ -163,7 +166,7 @@ impl Lookup<'_> {
     /// An answer that books nothing.
     fn answer(&self, response: Response<UpstreamBody>, errors: ErrorForm) -> Answer {
         let (head, body) = response.into_parts();
-        let (now, timeouts) = (lifecycle::monotonic(), &self.gateway.timeouts);
+        let (now, timeouts) = (lifecycle::monotonic(), &self.rules.timeouts);
         let is_stream = headers::is_event_stream(&head.headers);
         let (span, form) = if is_stream {
             let first_token_by = now + timeouts.first_token;

@@ -1,6 +1,5 @@
 //! The edge as a process of its own: `warmpath-edge`.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +9,10 @@ use config_feed::Documents;
 use domain::Fleet;
 use instrumentation::LogConfig;
 use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
-use launch::sections::{Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models};
-use launch::{Base, Program, Started};
+use launch::sections::{
+    Folders, Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models,
+};
+use launch::{Base, Fixed, Program, Started};
 use lifecycle::AdminRoutes;
 use replication::Role;
 use rpc::{ClientConfig, RawClientConfig};
@@ -77,7 +78,6 @@ pub struct Config {
     drain_timeout: Duration,
     log: LogConfig,
     models: Models,
-    credentials: HashMap<String, Redacted<String>>,
 }
 
 /// The process.
@@ -88,13 +88,29 @@ impl Program for Edge {
     type Raw = RawConfig;
     type Config = Config;
 
-    fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+    const FIXED: &'static [Fixed] = &[
+        Fixed::Key("edge.listen"),
+        Fixed::Key("edge.body_memory_bytes"),
+        Fixed::Key("edge.max_connections"),
+        Fixed::Key("edge.traces"),
+        Fixed::Key("routers"),
+        Fixed::Key("member"),
+        Fixed::Key("rpc"),
+        Fixed::Key("region"),
+        Fixed::Key("admin.listen"),
+        Fixed::Key("log.format"),
+        Fixed::Key("models"),
+    ];
+
+    fn check(raw: RawConfig, folders: &Folders) -> Result<Config, SettingsError> {
         let listeners = [("edge.listen", raw.edge.listen), ("admin.listen", raw.admin.listen)];
         distinct_listeners(&listeners)?;
         let drain_timeout = raw.admin.drain_timeout.get();
         let client = ClientConfig::new(raw.rpc).map_err(|e| e.under("rpc"))?;
+        let credentials = settings::resolve_credentials(&raw.credentials)?;
         Ok(Config {
             edge: EdgeConfig::new(raw.edge, &raw.auth, raw.tenants, raw.keys, Keys::OfFeed)?
+                .with_credentials(&credentials)?
                 .drain_within(drain_timeout.saturating_sub(CUT_MARGIN)),
             routers: session::Config::new(raw.routers, client.clone())
                 .map_err(|e| e.under("routers"))?,
@@ -104,8 +120,7 @@ impl Program for Edge {
             admin: raw.admin.listen,
             drain_timeout,
             log: raw.log,
-            models: load_models(&raw.models)?,
-            credentials: settings::resolve_credentials(&raw.credentials)?,
+            models: load_models(&raw.models, folders)?,
         })
     }
 
@@ -117,12 +132,12 @@ impl Program for Edge {
         config.drain_timeout
     }
 
-    async fn start(config: Config) -> anyhow::Result<Started> {
+    async fn start(config: Config) -> anyhow::Result<Started<Config>> {
         start(config).await
     }
 }
 
-async fn start(config: Config) -> anyhow::Result<Started> {
+async fn start(config: Config) -> anyhow::Result<Started<Config>> {
     let base = Base::begin(Edge::NAME, config.admin).await?;
     let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
     let (background, admin_address) = (base.background.clone(), base.admin_address);
@@ -154,11 +169,10 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         routing: Arc::new(routing.clone()),
         listener,
         models: config.models,
-        credentials: config.credentials,
         feed: Some(feed.clone()),
         region_secret: config.region_secret,
     })?;
-    let address = edge.address();
+    let (address, reload) = (edge.address(), edge.reload());
 
     let is_served = |fleet: &Arc<Fleet>| fleet.has_ready();
     base.readiness.follow(&background, A_BACKEND_IS_READY, feed.fleet(), is_served);
@@ -180,7 +194,22 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(base.serve(AdminRoutes::new(), vec![("edge", address)]))
+    let commit = move |config| {
+        // What takes a restart, and what the process itself goes by.
+        let Config {
+            edge,
+            routers: _,
+            member: _,
+            client: _,
+            region_secret: _,
+            admin: _,
+            drain_timeout: _,
+            log: _,
+            models: _,
+        } = config;
+        reload.apply(edge);
+    };
+    Ok(base.serve(AdminRoutes::new(), vec![("edge", address)], commit))
 }
 
 /// Waits for keys to check and a router to ask, so that who comes first is not turned away: until

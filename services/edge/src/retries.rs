@@ -65,10 +65,8 @@ pub(crate) struct RetryTerms {
 }
 
 /// The budget of one pool.
-pub(crate) struct RetryBudget {
-    terms: RetryTerms,
-    window: Mutex<Window>,
-}
+#[derive(Default)]
+pub(crate) struct RetryBudget(Mutex<Window>);
 
 /// An attempt that may be made.
 #[derive(Debug)]
@@ -109,21 +107,17 @@ impl Window {
 }
 
 impl RetryBudget {
-    fn new(terms: RetryTerms) -> Self {
-        Self { terms, window: Mutex::default() }
-    }
-
     /// A request is about to be tried; `attempt` counts from 0. `None`: not again.
-    pub(crate) fn turn(&self, attempt: u32, now: Moment) -> Option<Turn> {
+    pub(crate) fn turn(&self, terms: RetryTerms, attempt: u32, now: Moment) -> Option<Turn> {
         let number = now.as_nanos() / 1_000_000_000 + 1;
-        let mut window = self.window.lock();
+        let mut window = self.0.lock();
         if attempt == 0 {
             window.at(number).requests += 1;
             return Some(Turn { retry_in: None });
         }
         let (requests, retries) = window.sums(number);
-        let reserve = f64::from(self.terms.per_second) * WINDOW_SECONDS as f64;
-        if (retries + 1) as f64 > reserve + self.terms.ratio * requests as f64 {
+        let reserve = f64::from(terms.per_second) * WINDOW_SECONDS as f64;
+        if (retries + 1) as f64 > reserve + terms.ratio * requests as f64 {
             return None;
         }
         window.at(number).retries += 1;
@@ -133,7 +127,7 @@ impl RetryBudget {
     /// Nothing was sent after all.
     pub(crate) fn unused(&self, turn: Turn) {
         let Some(number) = turn.retry_in else { return };
-        let mut window = self.window.lock();
+        let mut window = self.0.lock();
         let second = &mut window.0[(number % WINDOW_SECONDS as u64) as usize];
         if second.number == number {
             second.retries = second.retries.saturating_sub(1);
@@ -142,18 +136,13 @@ impl RetryBudget {
 }
 
 /// The budgets of all pools.
+#[derive(Default)]
 pub(crate) struct RetryBudgets {
-    terms: RetryTerms,
     pools: Mutex<HashMap<ModelId, Arc<RetryBudget>>>,
     others: Arc<RetryBudget>,
 }
 
 impl RetryBudgets {
-    pub(crate) fn new(terms: RetryTerms) -> Self {
-        let others = Arc::new(RetryBudget::new(terms));
-        Self { terms, pools: Mutex::default(), others }
-    }
-
     /// The budget of the pool of that model, the same for as long as the process lives.
     pub(crate) fn of(&self, pool: &ModelId) -> Arc<RetryBudget> {
         let mut pools = self.pools.lock();
@@ -163,7 +152,7 @@ impl RetryBudgets {
         if pools.len() >= MAX_POOLS {
             return Arc::clone(&self.others);
         }
-        let budget = Arc::new(RetryBudget::new(self.terms));
+        let budget = Arc::<RetryBudget>::default();
         pools.insert(pool.clone(), Arc::clone(&budget));
         budget
     }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api;
 use crate::gateway::Gateway;
 use crate::response::Watchlist;
-use crate::stall::StallIo;
+use crate::stall::{StallIo, StallLimit};
 
 /// For a request's head to arrive, and for the next one on a kept connection. Load balancers
 /// keep theirs for 60 s, and the side that closes first must be theirs.
@@ -43,10 +43,6 @@ pub(crate) struct Server {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) spawner: TaskSpawner,
     pub(crate) max_connections: usize,
-    /// How long new connections are taken after a drain has begun.
-    pub(crate) drain_notice: Duration,
-    /// When answers still open after a drain has begun are ended.
-    pub(crate) drain_limit: Option<Duration>,
 }
 
 /// What a connection is told.
@@ -66,27 +62,31 @@ impl Server {
         let permits = Arc::clone(acceptor.permits());
         let signals = Signals::default();
         let mut over = pin!(self.notice_over(&drain));
-        loop {
+        let limit = loop {
             let (stream, permit) = tokio::select! {
                 biased;
-                () = &mut over => break,
+                limit = &mut over => break limit,
                 accepted = acceptor.next() => accepted,
             };
             let gateway = Arc::clone(&self.gateway);
             let serving = serve(gateway, self.spawner.clone(), stream, signals.clone(), permit);
             self.spawner.spawn("edge-connection", serving);
-        }
+        };
         drop(acceptor);
         signals.stop.cancel();
-        self.await_connections(&permits, &signals).await;
+        self.await_connections(&permits, &signals, limit).await;
     }
 
     /// Waits for the connections to end, and ends their answers when they take too long.
-    async fn await_connections(&self, permits: &Semaphore, signals: &Signals) {
+    async fn await_connections(
+        &self,
+        permits: &Semaphore,
+        signals: &Signals,
+        limit: Option<Duration>,
+    ) {
         // Every connection holds a permit until it ends.
         let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
         let ended = permits.acquire_many(all);
-        let limit = self.drain_limit.map(|limit| limit.saturating_sub(self.drain_notice));
         let mut ended = pin!(ended);
         if let Some(limit) = limit {
             if tokio::time::timeout(limit, ended.as_mut()).await.is_ok() {
@@ -100,10 +100,13 @@ impl Server {
     }
 
     /// A load balancer needs a moment to see that the gateway drains; until then it still sends
-    /// connections, which are served.
-    async fn notice_over(&self, drain: &Drain) {
+    /// connections, which are served. Returns how long those may then still take.
+    async fn notice_over(&self, drain: &Drain) -> Option<Duration> {
         drain.signaled().await;
-        tokio::time::sleep(self.drain_notice).await;
+        let access = self.gateway.access.current();
+        let rules = access.rules();
+        tokio::time::sleep(rules.drain_notice).await;
+        rules.drain_limit.map(|limit| limit.saturating_sub(rules.drain_notice))
     }
 }
 
@@ -117,14 +120,20 @@ async fn serve(
     let gauge = gateway.families.connections.clone();
     gauge.inc();
     let seat = Arc::new(Seat { _permit: permit, _open: Open(gauge) });
-    let io = TokioIo::new(StallIo::new(stream, gateway.timeouts.write_stall));
+    let access = gateway.access.current();
+    let stall_limit = StallLimit::new(access.rules().timeouts.write_stall);
+    drop(access);
+    let io = TokioIo::new(StallIo::new(stream, stall_limit.clone()));
     let builder = builder(spawner);
     let watchlist = Watchlist::default();
     let activity = Activity::default();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&seat));
         let open = activity.begin(request.version());
-        let answering = api::handle(Arc::clone(&gateway), request, watchlist.clone());
+        let access = gateway.access.current();
+        // A connection may be older than the rules that its newest request goes by.
+        stall_limit.set(access.rules().timeouts.write_stall);
+        let answering = api::handle(Arc::clone(&gateway), access, request, watchlist.clone());
         async move {
             let answer = answering.await;
             drop(open);
@@ -133,9 +142,8 @@ async fn serve(
     });
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service).into_owned());
     let mut silent = pin!(tokio::time::sleep(HEAD_TIMEOUT));
-    let stall_limit = gateway.timeouts.write_stall;
-    let mut looks = tokio::time::interval((stall_limit / LOOKS_PER_STALL).max(SHORTEST_LOOK));
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let until_look = || (stall_limit.get() / LOOKS_PER_STALL).max(SHORTEST_LOOK);
+    let mut look = pin!(tokio::time::sleep(until_look()));
     let mut watching = true;
     let mut stopping = false;
     let mut cutting = false;
@@ -151,9 +159,10 @@ async fn serve(
                     return;
                 }
             }
-            _ = looks.tick() => {
+            () = &mut look => {
+                look.as_mut().reset(tokio::time::Instant::now() + until_look());
                 let now = lifecycle::monotonic();
-                watchlist.give_up_stalled(now, stall_limit);
+                watchlist.give_up_stalled(now, stall_limit.get());
                 if activity.is_idle(now, watchlist.is_busy()) && !stopping {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();

@@ -26,7 +26,7 @@ use crate::fleet::FleetWatch;
 use crate::gateway::{BODY_STEP, Gateway, Heavy};
 use crate::headers::RequestIds;
 use crate::metrics::Families;
-use crate::retries::RetryBudgets;
+use crate::reload::Reload;
 use crate::server::Server;
 use crate::trace::{SCHEMA_URL, SERVICE};
 use crate::upstream::Upstream;
@@ -46,8 +46,6 @@ pub struct Deps {
     pub listener: TcpListener,
     /// Tokenizer and chat template by model; a model without is routed by its text.
     pub models: HashMap<ModelId, Arc<ModelFolder>>,
-    /// The keys that engines ask for, by the names that backends give.
-    pub credentials: HashMap<String, Redacted<String>>,
     /// The desired state, where there is one beside the config file: keys, tenants, limits.
     pub feed: Option<Feed>,
     /// The secret that block keys begin with: the same for all edges of a region.
@@ -68,18 +66,16 @@ impl Config {
     /// Builds the edge.
     ///
     /// # Errors
-    /// A metric's name is taken, an engine's key cannot be sent, or the system fails.
+    /// A metric's name is taken, or the system fails.
     pub fn build(self, deps: Deps) -> Result<Service, Error> {
         let address = deps.listener.local_addr()?;
         let families = Families::default();
         families.register(&deps.registry)?;
         let drain = deps.spawner.drain();
         let (answers, answer_worker) = Answers::new(Arc::new(families.clone()));
-        let keys = EngineKeys::new(&deps.credentials, families.backends_without_key.clone())?;
-        let budgets = RetryBudgets::new(self.retry_budget);
-        let seen = (families.clone(), budgets);
-        let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, keys, seen);
-        let access = AccessWatch::new(self.access, deps.feed, families.clone());
+        let keys = EngineKeys::new(self.engine_keys, families.backends_without_key.clone());
+        let fleet = FleetWatch::new(&deps.routing.fleet(), deps.models, keys, families.clone());
+        let access = AccessWatch::new(self.rules, deps.feed, families.clone());
         let workers = std::thread::available_parallelism().map_or(2, usize::from);
         let (tracer, exporter) = match &self.traces {
             None => (Tracer::off(), None),
@@ -94,14 +90,9 @@ impl Config {
         let gateway = Gateway {
             tracer,
             access,
-            terms: self.terms,
-            aliases: Arc::new(self.aliases),
-            max_attempts: self.max_attempts,
-            backend_wait: self.backend_wait,
-            timeouts: self.timeouts,
             region_secret: deps.region_secret,
             routing: deps.routing,
-            upstream: Upstream::new(self.timeouts.connect),
+            upstream: Upstream::default(),
             fleet,
             families: Arc::new(families),
             ids: RequestIds::new().map_err(Error::Random)?,
@@ -110,7 +101,6 @@ impl Config {
             heavy: Heavy::new(workers),
             body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
             drain,
-            drain_notice: self.drain_notice,
             spawner: deps.spawner.clone(),
             cut: Arc::default(),
         };
@@ -118,8 +108,6 @@ impl Config {
             gateway: Arc::new(gateway),
             spawner: deps.spawner.clone(),
             max_connections: self.max_connections,
-            drain_notice: self.drain_notice,
-            drain_limit: self.drain_limit,
         };
         Ok(Service {
             server,
@@ -158,6 +146,11 @@ impl Service {
         }
         self.server.run(self.listener, drain).await;
         served.cancel();
+    }
+
+    /// Puts other configs in force while it runs.
+    pub fn reload(&self) -> Reload {
+        Reload::new(Arc::clone(&self.server.gateway))
     }
 
     #[cfg(test)]

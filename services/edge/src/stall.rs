@@ -6,6 +6,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,17 +16,37 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::timer::Timer;
 
-/// A stream with a limit on how long a write may make no progress.
+/// How long a write may make no progress; it can be changed.
+#[derive(Clone, Debug)]
+pub(crate) struct StallLimit(Arc<AtomicU64>);
+
+impl StallLimit {
+    pub(crate) fn new(limit: Duration) -> Self {
+        let shared = Self(Arc::default());
+        shared.set(limit);
+        shared
+    }
+
+    pub(crate) fn set(&self, limit: Duration) {
+        self.0.store(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A stream with such a limit.
 pub(crate) struct StallIo<S> {
     inner: S,
-    limit: Duration,
+    limit: StallLimit,
     /// Since when nothing could be written.
     since: Option<Moment>,
     timer: Timer,
 }
 
 impl<S> StallIo<S> {
-    pub(crate) fn new(inner: S, limit: Duration) -> Self {
+    pub(crate) fn new(inner: S, limit: StallLimit) -> Self {
         Self { inner, limit, since: None, timer: Timer::default() }
     }
 
@@ -38,7 +60,7 @@ impl<S> StallIo<S> {
             return written;
         }
         let since = *self.since.get_or_insert_with(lifecycle::monotonic);
-        match self.timer.poll_until(cx, since + self.limit) {
+        match self.timer.poll_until(cx, since + self.limit.get()) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
         }
@@ -96,7 +118,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stalls_is_given_up_and_a_slow_one_is_not() {
         let (near, mut far) = tokio::io::duplex(8);
-        let mut io = StallIo::new(near, Duration::from_secs(60));
+        let mut io = StallIo::new(near, StallLimit::new(Duration::from_secs(60)));
         let slow = async {
             let mut byte = [0; 8];
             for _ in 0..4 {

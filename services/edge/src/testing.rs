@@ -46,6 +46,7 @@ pub(crate) struct Bed {
     pub(crate) client: Client,
     pub(crate) router: Arc<Router>,
     pub(crate) gateway: Arc<Gateway>,
+    pub(crate) reload: crate::Reload,
     pub(crate) registry: Registry,
     pub(crate) lifecycle: Lifecycle,
 }
@@ -64,32 +65,39 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// The config alone.
+    pub(crate) fn config(&self) -> Config {
+        let more = if self.feed.is_some() { Keys::OfFeed } else { Keys::OfFile };
+        let (tenants, keys) = (self.tenants.clone(), self.keys.clone());
+        let config = Config::new(self.edge.clone(), &self.auth, tenants, keys, more).unwrap();
+        let config = config.with_credentials(&self.credentials).unwrap();
+        match self.drain_limit {
+            Some(limit) => config.drain_within(limit),
+            None => config,
+        }
+    }
+
     /// Starts an edge before these engines.
     pub(crate) async fn start(self, engines: &[&Engine]) -> Bed {
         let lifecycle = Lifecycle::new();
         let registry = Registry::new();
         let router = Router::new(engines);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let more = if self.feed.is_some() { Keys::OfFeed } else { Keys::OfFile };
-        let mut config = Config::new(self.edge, &self.auth, self.tenants, self.keys, more).unwrap();
-        if let Some(limit) = self.drain_limit {
-            config = config.drain_within(limit);
-        }
+        let config = self.config();
         let deps = crate::Deps {
             registry: registry.clone(),
             spawner: lifecycle.spawner(),
             routing: router.clone(),
             listener,
             models: self.models,
-            credentials: self.credentials,
             feed: self.feed,
             region_secret: Redacted::new(b"secret".to_vec()),
         };
         let service = config.build(deps).unwrap();
-        let gateway = Arc::clone(service.gateway());
+        let (gateway, reload) = (Arc::clone(service.gateway()), service.reload());
         let client = Client::new(service.address());
         lifecycle.spawn("edge", service.run(lifecycle.drain()));
-        Bed { client, router, gateway, registry, lifecycle }
+        Bed { client, router, gateway, reload, registry, lifecycle }
     }
 }
 

@@ -36,6 +36,7 @@ const IDLE_LIMIT: Duration = Duration::from_millis(3500);
 const STALE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The pool of connections to all engines.
+#[derive(Default)]
 pub(crate) struct Upstream {
     connector: Connector,
     hosts: Hosts,
@@ -53,12 +54,8 @@ pub(crate) enum SendError {
 }
 
 impl Upstream {
-    /// A pool whose attempts to connect, TLS included, end after `connect_timeout`.
-    pub(crate) fn new(connect_timeout: Duration) -> Self {
-        Self { connector: Connector::new(connect_timeout), hosts: Hosts::default() }
-    }
-
-    /// Sends a request to the engine at `url` and waits for the head of its answer.
+    /// Sends a request to the engine at `url` and waits for the head of its answer. An attempt to
+    /// connect, TLS included, ends after `connect`.
     ///
     /// `make` builds the request, and is called again if it has to be sent again because the
     /// engine had closed a pooled connection: at most once after it may have been read.
@@ -66,6 +63,7 @@ impl Upstream {
     pub(crate) async fn send(
         &self,
         url: &Arc<str>,
+        connect: Duration,
         mut make: impl FnMut() -> Request<Outgoing> + Send,
     ) -> Result<Response<UpstreamBody>, SendError> {
         let host = self.hosts.get(url).map_err(|e| SendError::Connect(e.to_string()))?;
@@ -75,7 +73,7 @@ impl Upstream {
             let reused = pooled.is_some();
             let mut live = match pooled {
                 Some(live) => live,
-                None => self.connector.connect(host.uri()).await?,
+                None => self.connector.connect(host.uri(), connect).await?,
             };
             let mut request = make();
             request.headers_mut().insert(HOST, host.header().clone());
@@ -103,10 +101,11 @@ impl Upstream {
     pub(crate) async fn send_once(
         &self,
         url: &Arc<str>,
+        connect: Duration,
         make: impl FnOnce() -> Request<Outgoing> + Send,
     ) -> Result<Response<UpstreamBody>, SendError> {
         let host = self.hosts.get(url).map_err(|e| SendError::Connect(e.to_string()))?;
-        let mut live = self.connector.connect(host.uri()).await?;
+        let mut live = self.connector.connect(host.uri(), connect).await?;
         let mut request = make();
         request.headers_mut().insert(HOST, host.header().clone());
         live.io.reset();

@@ -1,5 +1,8 @@
 //! The `[router]` section.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use scheduling::Policy;
 use serde::{Deserialize, Serialize};
 use settings::SettingsError;
@@ -43,6 +46,25 @@ impl Default for Choosing {
     fn default() -> Self {
         let scheduling = scheduling::Config::default();
         Self { scheduling, recovery_in_flight: RECOVERY_IN_FLIGHT }
+    }
+}
+
+/// How ranks are chosen now: one value for all pools and their copies, which can be replaced. A
+/// decision takes it once.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared(Arc<ArcSwap<Choosing>>);
+
+impl Shared {
+    pub(crate) fn new(config: Choosing) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(config)))
+    }
+
+    pub(crate) fn get(&self) -> Choosing {
+        **self.0.load()
+    }
+
+    pub(crate) fn set(&self, config: Choosing) {
+        self.0.store(Arc::new(config));
     }
 }
 

@@ -53,7 +53,7 @@ use proto::What;
 use replication::{Audit, AuditReply, LeaseKey, MemberList, MessageOf, Process, Reign, Resume};
 use scheduling::PrefillFit;
 
-use crate::config::Choosing;
+use crate::config::Shared;
 use crate::explain::{Outcome, Trace};
 use crate::metrics::{Families, PoolMetrics};
 pub(crate) use change::Change;
@@ -102,7 +102,7 @@ pub(crate) enum Ownership {
 pub(crate) struct State {
     model: ModelId,
     number: u32,
-    config: Choosing,
+    config: Shared,
     /// Where its series are: those of the process, or of nobody while it is a copy.
     families: Arc<Families>,
     hidden: Arc<Families>,
@@ -153,12 +153,13 @@ impl Pool {
     pub(crate) fn new(
         model: ModelId,
         number: u32,
-        config: Choosing,
+        config: Shared,
         families: Arc<Families>,
         peers: Option<&Peers>,
     ) -> Self {
-        let state =
-            |families: &Arc<Families>| State::new(model.clone(), number, config, families.clone());
+        let state = |families: &Arc<Families>| {
+            State::new(model.clone(), number, config.clone(), families.clone())
+        };
         let local = match peers {
             None => LocalPool::alone(state(&families)),
             Some(peers) => LocalPool::shared(&model, state(&peers.hidden), peers),
@@ -358,7 +359,7 @@ impl Mirror {
 }
 
 impl State {
-    fn new(model: ModelId, number: u32, config: Choosing, families: Arc<Families>) -> Self {
+    fn new(model: ModelId, number: u32, config: Shared, families: Arc<Families>) -> Self {
         Self {
             ranks: Ranks::new(model.clone()),
             introduced: None,

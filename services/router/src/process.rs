@@ -11,8 +11,8 @@ use domain::Fleet;
 use events::{DecisionEvents, Region};
 use instrumentation::{LogConfig, Registry};
 use launch::region::{MemberConfig, RawMember, fingerprint, shared_secret};
-use launch::sections::{RawAdmin, RawRegion, distinct_listeners};
-use launch::{Base, Program, Started};
+use launch::sections::{Folders, RawAdmin, RawRegion, distinct_listeners};
+use launch::{Base, Fixed, Program, Started};
 use lifecycle::TaskSpawner;
 use replication::Role;
 use rpc::{RawServerConfig, ServerConfig};
@@ -79,7 +79,17 @@ impl Program for RouterProcess {
     type Raw = RawConfig;
     type Config = Config;
 
-    fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+    const FIXED: &'static [Fixed] = &[
+        Fixed::Key("member"),
+        Fixed::Key("rpc"),
+        Fixed::Key("bus"),
+        Fixed::Key("events"),
+        Fixed::Key("region"),
+        Fixed::Key("admin.listen"),
+        Fixed::Key("log.format"),
+    ];
+
+    fn check(raw: RawConfig, _: &Folders) -> Result<Config, SettingsError> {
         let listeners = [("rpc.listen", raw.rpc.listen), ("admin.listen", raw.admin.listen)];
         distinct_listeners(&listeners)?;
         let decisions_one_in = raw.events.decisions_one_in;
@@ -110,12 +120,12 @@ impl Program for RouterProcess {
         config.drain_timeout
     }
 
-    async fn start(config: Config) -> anyhow::Result<Started> {
+    async fn start(config: Config) -> anyhow::Result<Started<Config>> {
         start(config).await
     }
 }
 
-async fn start(config: Config) -> anyhow::Result<Started> {
+async fn start(config: Config) -> anyhow::Result<Started<Config>> {
     let base = Base::begin(RouterProcess::NAME, config.admin).await?;
     let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
     let (background, admin_address) = (base.background.clone(), base.admin_address);
@@ -154,7 +164,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
 
     let is_known = |fleet: &Arc<Fleet>| fleet.revision > 0;
     base.readiness.follow(&background, THE_FLEET_IS_KNOWN, feed.fleet(), is_known);
-    let admin = crate::api::admin_routes(router.admin());
+    let (admin, reload) = (crate::api::admin_routes(router.admin()), router.admin());
     let routes = router.routes();
     background.spawn("router", router.run(background.drain()));
     lifecycle.spawn("rpc", server.serve(routes, lifecycle.drain()));
@@ -165,7 +175,23 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(base.serve(admin, vec![("rpc", rpc_address)]))
+    let commit = move |config| {
+        // What takes a restart, and what the process itself goes by.
+        let Config {
+            router,
+            member: _,
+            rpc: _,
+            bus: _,
+            decisions_one_in: _,
+            region: _,
+            region_secret: _,
+            admin: _,
+            drain_timeout: _,
+            log: _,
+        } = config;
+        reload.configure(router);
+    };
+    Ok(base.serve(admin, vec![("rpc", rpc_address)], commit))
 }
 
 fn join_bus(

@@ -16,7 +16,7 @@ use replication::{
 };
 use tokio::sync::watch;
 
-use crate::config::Choosing;
+use crate::config::{Choosing, Shared};
 use crate::explain::{Explanations, Outcome, Trace};
 use crate::metrics::Families;
 use crate::pool::{Answer, Ownership, Peers, Pool, PoolRole, Routed, Seat, State, pool_of};
@@ -27,7 +27,7 @@ const EMPTY_POOLS: usize = 1024;
 
 /// Decides in this process, at once. Cheap to share.
 pub struct Router {
-    config: Choosing,
+    config: Shared,
     families: Arc<Families>,
     pools: RwLock<Pools>,
     explanations: Explanations,
@@ -56,7 +56,7 @@ struct Pools {
 impl Router {
     pub(crate) fn new(config: Choosing, families: Families, peers: Option<Peers>) -> Self {
         Self {
-            config,
+            config: Shared::new(config),
             families: Arc::new(families),
             pools: RwLock::default(),
             explanations: Explanations::default(),
@@ -72,6 +72,11 @@ impl Router {
     /// The same, telling others of decisions for edges elsewhere.
     pub(crate) fn telling(self, decisions: Option<DecisionEvents>) -> Self {
         Self { decisions, ..self }
+    }
+
+    /// From now on it chooses in this way. What is booked and learned stays.
+    pub fn configure(&self, config: crate::Config) {
+        self.config.set(config.choosing);
     }
 
     /// Brings every pool in line with the fleet, then lets the fleet be seen: nobody is told of
@@ -321,7 +326,8 @@ impl Router {
         let number = pools.next;
         pools.next += 1;
         let families = self.families.clone();
-        let pool = Pool::new(model.clone(), number, self.config, families, self.peers.as_ref());
+        let pool =
+            Pool::new(model.clone(), number, self.config.clone(), families, self.peers.as_ref());
         pool.set_list(&self.members.read(), lifecycle::monotonic());
         let pool = Arc::new(pool);
         pools.by_model.insert(model.clone(), pool.clone());

@@ -13,4 +13,5 @@ mod mirrors;
 mod pacing;
 mod prefixes;
 mod reference;
+mod reload;
 mod remote;

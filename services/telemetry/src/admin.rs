@@ -5,7 +5,7 @@
 //! RFC 9457 with stable codes. The API describes itself at `/admin/v1/openapi.json`.
 //!
 //! - [`Config`], [`RawConfig`], [`RawToken`]: `[admin_api]`
-//! - [`Deps`], [`Admin`]: what it needs, what it gives
+//! - [`Deps`], [`Admin`], [`Reload`]: what it needs, what it gives, and how it changes
 //! - `auth`, `extract`, `problem`, `page`: parts of requests and answers
 //! - `api`: documents of the store, with conditions
 //! - `backends`, `models`, `tenants`, `keys`, `join_tokens`: one kind of document each
@@ -30,6 +30,7 @@ mod tenants;
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{CACHE_CONTROL, HeaderValue};
@@ -69,7 +70,27 @@ pub struct Deps {
 /// The API, ready to be served.
 pub struct Admin {
     router: Router,
-    tls: Option<ServerTls>,
+    tls: Option<watch::Receiver<ServerTls>>,
+    reload: Reload,
+}
+
+/// Puts other configs in force. A cheap handle.
+#[derive(Clone)]
+pub struct Reload {
+    api: Arc<Api>,
+    tls: Option<watch::Sender<ServerTls>>,
+}
+
+impl Reload {
+    /// From now on these are the tokens, and the certificate that is shown to who connects. The
+    /// address, and whether there is TLS, are those that the API was built with.
+    pub fn apply(&self, config: Config) {
+        let Config { listen: _, tls, tokens } = config;
+        self.api.tokens.store(Arc::new(tokens));
+        if let (Some(shown), Some(tls)) = (&self.tls, tls) {
+            shown.send_replace(tls);
+        }
+    }
 }
 
 impl Config {
@@ -80,7 +101,10 @@ impl Config {
     pub fn build(self, deps: Deps) -> Result<Admin, Error> {
         let Deps { registry, store, fleet, members, file } = deps;
         let metrics = Metrics::register(&registry)?;
-        let api = Arc::new(Api { store, fleet, members, file, tokens: self.tokens, metrics });
+        let tokens = ArcSwap::from_pointee(self.tokens);
+        let api = Arc::new(Api { store, fleet, members, file, tokens, metrics });
+        let (to_tls, tls) = self.tls.map(watch::channel).unzip();
+        let reload = Reload { api: api.clone(), tls: to_tls };
         let (routes, document) = openapi::routes().split_for_parts();
         let router = routes
             .merge(openapi::served(document))
@@ -91,7 +115,7 @@ impl Config {
             .layer(from_fn_with_state(api.clone(), observe))
             .layer(from_fn_with_state(api.clone(), auth::require_token))
             .with_state(api);
-        Ok(Admin { router, tls: self.tls })
+        Ok(Admin { router, tls, reload })
     }
 }
 
@@ -101,13 +125,19 @@ impl Admin {
         self.router.clone()
     }
 
+    /// Puts other configs in force while it runs.
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
+    }
+
     /// Serves until the spawner's drain, over TLS if the config has certificates.
     pub async fn run(self, listener: TcpListener, spawner: TaskSpawner) {
         let (router, limits) = (self.router, ServeLimits::ADMIN);
         match self.tls {
             None => lifecycle::serve(listener, router, limits, spawner).await,
             Some(tls) => {
-                lifecycle::serve_tls(listener, tls.config(), router, limits, spawner).await;
+                let tls = move || tls.borrow().config();
+                lifecycle::serve_tls(listener, tls, router, limits, spawner).await;
             }
         }
     }

@@ -6,15 +6,15 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use domain::BackendId;
 use domain::desired::Backend;
 
 use crate::config::{BackendConfig, endpoint};
 
-/// The backends of the config file. They are fixed while the process runs, and come before any
-/// document.
+/// The backends of the config file, as it is now. They come before any document. A cheap handle.
 #[derive(Clone, Debug, Default)]
-pub struct FileBackends(Arc<[Arc<BackendConfig>]>);
+pub struct FileBackends(Arc<ArcSwap<Vec<Arc<BackendConfig>>>>);
 
 /// Why a backend cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +48,17 @@ impl fmt::Display for Taken {
 
 impl FileBackends {
     pub(crate) fn new(backends: &[Arc<BackendConfig>]) -> Self {
-        Self(backends.into())
+        Self(Arc::new(ArcSwap::from_pointee(backends.to_vec())))
+    }
+
+    /// From now on these are the file's.
+    pub(crate) fn replace(&self, backends: &[Arc<BackendConfig>]) {
+        self.0.store(Arc::new(backends.to_vec()));
     }
 
     /// Whether the file has a backend of that name.
     pub(crate) fn has(&self, id: &str) -> bool {
-        self.0.iter().any(|spec| spec.id.as_str() == id)
+        self.0.load().iter().any(|spec| spec.id.as_str() == id)
     }
 
     /// Who has the name, or the address, that a backend is to have. Of what is stored, another
@@ -68,7 +73,8 @@ impl FileBackends {
             return Some(Taken::Name);
         }
         let wanted = endpoint(url)?;
-        let of_file = self.0.iter().find(|spec| spec.endpoint() == wanted).map(|spec| &spec.id);
+        let file = self.0.load();
+        let of_file = file.iter().find(|spec| spec.endpoint() == wanted).map(|spec| &spec.id);
         let mut stored = stored.into_iter().filter(|other| other.id.as_str() != id);
         let mut of_store = || stored.find(|other| endpoint(&other.url).as_ref() == Some(&wanted));
         of_file.or_else(|| of_store().map(|other| &other.id)).cloned().map(Taken::Address)

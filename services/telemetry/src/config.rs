@@ -14,7 +14,7 @@ use prometheus::Registry;
 use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, Redacted, SecretRef, SettingsError};
 
-use crate::{Error, FileBackends};
+use crate::Error;
 
 /// Shortest interval and time limit that are taken: below it a fleet is only kept busy answering.
 const SHORTEST: Duration = Duration::from_millis(5);
@@ -82,7 +82,7 @@ pub struct Config {
     pub(crate) timing: Timing,
     pub(crate) backends: Vec<Arc<BackendConfig>>,
     pub(crate) credentials: Credentials,
-    store: Option<PathBuf>,
+    pub(crate) store: Option<PathBuf>,
 }
 
 /// What backends of the store ask for, by the name that their documents give. Ready to be sent,
@@ -90,7 +90,7 @@ pub struct Config {
 pub(crate) type Credentials = HashMap<String, HeaderValue>;
 
 /// Intervals and limits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timing {
     pub(crate) probe_interval: Duration,
     pub(crate) metrics_interval: Duration,
@@ -134,11 +134,6 @@ impl Config {
         refuse_repeats(&backends)?;
         let backends = backends.into_iter().map(Arc::new).collect();
         Ok(Self { timing, backends, credentials: Credentials::new(), store: raw.store })
-    }
-
-    /// The backends of the list, for whoever stores others beside them.
-    pub fn file_backends(&self) -> FileBackends {
-        FileBackends::new(&self.backends)
     }
 
     /// Opens the desired state: the folder that is configured, or one in memory. It blocks for
@@ -273,6 +268,12 @@ impl BackendConfig {
             authorization: backend.credential.as_ref().and_then(|n| credentials.get(n)).cloned(),
             credential: backend.credential.as_deref().map(Into::into),
         })
+    }
+
+    /// Whether it is the same engine, under the same name; the key for it may be another.
+    pub(crate) fn is_same_engine(&self, other: &Self) -> bool {
+        let keyless = |spec: &Self| Self { authorization: None, ..spec.clone() };
+        keyless(self) == keyless(other)
     }
 
     /// What tells one engine from another: host and port.

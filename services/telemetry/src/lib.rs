@@ -44,4 +44,4 @@ mod tests;
 pub use claims::FileBackends;
 pub use config::{Config, RawBackend, RawConfig};
 pub use error::Error;
-pub use service::{Deps, Service};
+pub use service::{Deps, Reload, Service};

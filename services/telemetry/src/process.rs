@@ -13,8 +13,10 @@ use domain::Fleet;
 use events::Region;
 use instrumentation::{LogConfig, Registry};
 use launch::region::{fingerprint, shared_secret};
-use launch::sections::{Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models};
-use launch::{Base, Program, Started};
+use launch::sections::{
+    Folders, Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models,
+};
+use launch::{Base, Fixed, Program, Started};
 use lifecycle::{AdminRoutes, TaskSpawner};
 use rpc::{Fingerprint, RawServerConfig, ServerConfig};
 use serde::{Deserialize, Serialize};
@@ -81,7 +83,20 @@ impl Program for Telemetry {
     type Raw = RawConfig;
     type Config = Config;
 
-    fn check(raw: RawConfig) -> Result<Config, SettingsError> {
+    const FIXED: &'static [Fixed] = &[
+        Fixed::Key("telemetry.store"),
+        Fixed::Key("rpc"),
+        Fixed::Key("admin_api.listen"),
+        Fixed::Presence("admin_api.tokens"),
+        Fixed::Presence("admin_api.tls.cert"),
+        Fixed::Key("bus"),
+        Fixed::Key("region"),
+        Fixed::Key("admin.listen"),
+        Fixed::Key("log.format"),
+        Fixed::Key("models"),
+    ];
+
+    fn check(raw: RawConfig, folders: &Folders) -> Result<Config, SettingsError> {
         let ports = [("rpc.listen", raw.rpc.listen), ("admin.listen", raw.admin.listen)];
         let api = raw.admin_api.served_at().map(|listen| ("admin_api.listen", listen));
         distinct_listeners(&ports.into_iter().chain(api).collect::<Vec<_>>())?;
@@ -99,7 +114,7 @@ impl Program for Telemetry {
             admin: raw.admin.listen,
             drain_timeout: raw.admin.drain_timeout.get(),
             log: raw.log,
-            models: load_models(&raw.models)?,
+            models: load_models(&raw.models, folders)?,
         })
     }
 
@@ -111,12 +126,12 @@ impl Program for Telemetry {
         config.drain_timeout
     }
 
-    async fn start(config: Config) -> anyhow::Result<Started> {
+    async fn start(config: Config) -> anyhow::Result<Started<Config>> {
         start(config).await
     }
 }
 
-async fn start(config: Config) -> anyhow::Result<Started> {
+async fn start(config: Config) -> anyhow::Result<Started<Config>> {
     let base = Base::begin(Telemetry::NAME, config.admin).await?;
     let (lifecycle, registry) = (base.lifecycle.clone(), base.registry.clone());
     let (background, admin_address) = (base.background.clone(), base.admin_address);
@@ -124,7 +139,6 @@ async fn start(config: Config) -> anyhow::Result<Started> {
     let rpc_address = listener.local_addr()?;
     let mut ports = vec![("rpc", rpc_address)];
 
-    let file = config.telemetry.file_backends();
     let store = config.telemetry.open_store(&registry)?;
     let telemetry = config.telemetry.build(Deps {
         registry: registry.clone(),
@@ -133,6 +147,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         store: store.clone(),
     })?;
     let (fleet, whole, hub) = (telemetry.fleet(), telemetry.whole(), telemetry.hub());
+    let (file, reload) = (telemetry.file_backends(), telemetry.reload());
     let deps = admin::Deps {
         registry: registry.clone(),
         store: store.clone(),
@@ -141,7 +156,7 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         file: file.clone(),
     };
     let admin_api = serve_admin_api(config.admin_api, deps, &background).await?;
-    ports.extend(admin_api.map(|address| ("admin_api", address)));
+    ports.extend(admin_api.as_ref().map(|api| ("admin_api", api.address)));
     if let Some(bus) = config.bus {
         join_bus(bus, config.region, (&registry, &background), (&store, &fleet, file))?;
     }
@@ -161,7 +176,26 @@ async fn start(config: Config) -> anyhow::Result<Started> {
         version = env!("CARGO_PKG_VERSION"),
         "serving"
     );
-    Ok(base.serve(AdminRoutes::new(), ports))
+    let commit = move |config| {
+        // What takes a restart, and what the process itself goes by.
+        let Config {
+            telemetry,
+            admin_api: of_api,
+            rpc: _,
+            bus: _,
+            region: _,
+            members_of: _,
+            admin: _,
+            drain_timeout: _,
+            log: _,
+            models: _,
+        } = config;
+        reload.apply(telemetry);
+        if let (Some(api), Some(config)) = (&admin_api, of_api) {
+            api.reload.apply(config);
+        }
+    };
+    Ok(base.serve(AdminRoutes::new(), ports, commit))
 }
 
 /// Who may be a member.
@@ -176,7 +210,15 @@ fn guard(region: Option<Fingerprint>, registry: &Registry) -> anyhow::Result<Gua
     Ok(guard)
 }
 
-/// Serves the admin API until the spawner's drain, if anybody may use it, and returns where.
+/// An admin API that is served.
+pub struct ServedApi {
+    /// Where.
+    pub address: SocketAddr,
+    /// Puts other configs of it in force.
+    pub reload: admin::Reload,
+}
+
+/// Serves the admin API until the spawner's drain, if anybody may use it.
 ///
 /// # Errors
 /// The port cannot be bound, or a metric's name is taken.
@@ -184,7 +226,7 @@ pub async fn serve_admin_api(
     config: Option<admin::Config>,
     deps: admin::Deps,
     spawner: &TaskSpawner,
-) -> anyhow::Result<Option<SocketAddr>> {
+) -> anyhow::Result<Option<ServedApi>> {
     let Some(config) = config else {
         tracing::info!("no admin API is served: [[admin_api.tokens]] is empty");
         return Ok(None);
@@ -196,8 +238,9 @@ pub async fn serve_admin_api(
         "serving the admin API"
     );
     let api = config.build(deps)?;
+    let reload = api.reload();
     spawner.spawn("admin-api", api.run(listener, spawner.clone()));
-    Ok(Some(address))
+    Ok(Some(ServedApi { address, reload }))
 }
 
 /// Tells others of backends, and hears engines that announce themselves.

@@ -1,7 +1,7 @@
 //! Which backends there should be: those of the config file, and those of the store.
 //!
-//! The file's are fixed while the process runs, and always wanted ready. The store's come, change
-//! and go by their documents. A document with the id or the address of a backend that is there
+//! The file's change with it, and are always wanted ready. The store's come, change and go by
+//! their documents. A document with the id or the address of a backend that is there
 //! already counts for nothing: two names for one engine would each believe in a cache of its own.
 
 use std::collections::{BTreeMap, HashMap};
@@ -48,6 +48,13 @@ impl Registry {
     ) -> Self {
         let (documents, refused) = (HashMap::new(), BTreeMap::new());
         Self { store, file, credentials, documents, revision: None, refused }
+    }
+
+    /// From now on these are the file's backends, and the keys that backends may name.
+    pub(crate) fn renew(&mut self, file: Vec<Arc<BackendConfig>>, credentials: Credentials) {
+        (self.file, self.credentials) = (file, credentials);
+        // What was read before was read beside another file.
+        self.revision = None;
     }
 
     /// The backends of the file alone.

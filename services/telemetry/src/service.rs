@@ -22,7 +22,7 @@ use crate::parity::Parity;
 use crate::publish::Publisher;
 use crate::registry::Registry;
 use crate::supervisor::{Shared, Supervisor};
-use crate::{Config, Error};
+use crate::{Config, Error, FileBackends};
 
 /// How often everything is compared although nothing was said.
 const SUPERVISE: Duration = Duration::from_secs(1);
@@ -49,6 +49,25 @@ pub struct Service {
     shared: Shared,
     store: Arc<dyn ConfigStore>,
     hub: Arc<Hub>,
+    reload: Reload,
+    configs: watch::Receiver<Config>,
+}
+
+/// Puts other configs in force. A cheap handle.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    configs: watch::Sender<Config>,
+    file: FileBackends,
+}
+
+impl Reload {
+    /// From now on backends are watched by this config: those of the file that are gone leave at
+    /// once, others come, and what stays keeps what is known of it. The store is the one that the
+    /// service was built with.
+    pub fn apply(&self, config: Config) {
+        self.file.replace(&config.backends);
+        self.configs.send_replace(config);
+    }
 }
 
 impl Config {
@@ -72,9 +91,13 @@ impl Config {
             parity: Parity::new(&models),
             timing: self.timing,
         };
-        let registry = Registry::new(store.clone(), self.backends, self.credentials);
+        let file = FileBackends::new(&self.backends);
+        let registry =
+            Registry::new(store.clone(), self.backends.clone(), self.credentials.clone());
         let hub = Hub::new(Timestamp::now().0, lifecycle::monotonic());
-        Ok(Service { registry, shared, store, hub })
+        let (to_configs, configs) = watch::channel(self);
+        let reload = Reload { configs: to_configs, file };
+        Ok(Service { registry, shared, store, hub, reload, configs })
     }
 }
 
@@ -93,6 +116,16 @@ impl Service {
     /// What edges and routers watch: desired and observed state, and the list of members.
     pub fn hub(&self) -> Arc<Hub> {
         self.hub.clone()
+    }
+
+    /// The backends of the config file, for whoever stores others beside them.
+    pub fn file_backends(&self) -> FileBackends {
+        self.reload.file.clone()
+    }
+
+    /// Puts other configs in force while it runs.
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
     }
 
     /// Watches the backends until the drain.
@@ -121,12 +154,20 @@ impl Service {
         // What the file says needs no store.
         supervisor.reconcile(self.registry.of_file()).await;
         let mut nudges = Nudges::new(self.store);
+        // `self` keeps a sender, so that this never ends.
+        let mut configs = self.configs;
         let mut ticks = tokio::time::interval(SUPERVISE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = drain.signaled() => return,
                 () = nudges.next() => {}
+                Ok(()) = configs.changed() => {
+                    let Config { timing, backends, credentials, store: _ } =
+                        configs.borrow_and_update().clone();
+                    self.registry.renew(backends, credentials);
+                    supervisor.retime(timing).await;
+                }
                 _ = ticks.tick() => nudges.renew(),
             }
             match self.registry.read().await {

@@ -60,6 +60,7 @@ impl Supervisor {
         let fresh = u32::try_from(fresh).unwrap_or(u32::MAX);
         let interval = self.shared.timing.metrics_interval;
         let spread = SPREAD_PER_BACKEND.saturating_mul(fresh).min(interval);
+        let mut rekeyed = Vec::new();
         for (id, wanted) in roster {
             match self.running.get_mut(&id) {
                 Some(running) => {
@@ -69,6 +70,9 @@ impl Supervisor {
                             backend.id = %id, wish = wanted.wish.as_str(), "backend is to be",
                         );
                     }
+                    if running.wanted.spec != wanted.spec {
+                        rekeyed.push(id);
+                    }
                     running.wanted = wanted;
                 }
                 None => {
@@ -77,6 +81,38 @@ impl Supervisor {
                     self.admit(id.clone(), wanted, floors.get(&id).copied(), phase);
                 }
             }
+        }
+        self.renew(&rekeyed).await;
+    }
+
+    /// From now on these are the intervals and limits. What is known of backends stays.
+    pub(crate) async fn retime(&mut self, timing: Timing) {
+        if self.shared.timing == timing {
+            return;
+        }
+        match Connectors::new(timing.timeout) {
+            Ok(connectors) => self.shared.connectors = connectors,
+            // It could be set up at the start, so this is theory.
+            Err(error) => tracing::error!(%error, "connections keep their time limit"),
+        }
+        self.shared.timing = timing;
+        let all: Vec<BackendId> = self.running.keys().cloned().collect();
+        self.renew(&all).await;
+    }
+
+    /// Starts probers anew that are to ask otherwise, from what was published last.
+    async fn renew(&mut self, ids: &[BackendId]) {
+        let tasks = ids.iter().filter_map(|id| self.running.get(id)).map(|r| r.task.clone());
+        end_all(tasks.collect()).await;
+        for id in ids {
+            let Some(Running { wanted, deps, .. }) = self.running.get_mut(id) else { continue };
+            deps.client =
+                EngineClient::new(self.shared.connectors.get(wanted.spec.https), &wanted.spec);
+            deps.spec = wanted.spec.clone();
+            deps.timing = self.shared.timing;
+            let deps = deps.clone();
+            let task = self.start(&deps, deps.timing.metrics_interval.mul_f64(share(id)));
+            self.running.entry(id.clone()).and_modify(|running| running.task = task);
         }
     }
 
@@ -88,10 +124,10 @@ impl Supervisor {
         self.running.retain(|id, running| {
             let wanted = roster.get(id);
             let same = wanted.is_some_and(|wanted| {
-                wanted.spec == running.wanted.spec && wanted.created == running.wanted.created
+                wanted.spec.is_same_engine(&running.wanted.spec)
+                    && wanted.created == running.wanted.created
             });
             if !same {
-                running.task.abort();
                 ending.push(running.task.clone());
                 if let Some(last) = self.shared.publisher.last(id) {
                     floors.insert(id.clone(), last.incarnation);
@@ -102,12 +138,7 @@ impl Supervisor {
             }
             same
         });
-        for task in ending {
-            // The next prober of that name would lose its series to the end of this one.
-            while !task.is_finished() {
-                tokio::time::sleep(END_CHECK).await;
-            }
-        }
+        end_all(ending).await;
         floors
     }
 
@@ -167,6 +198,17 @@ impl Supervisor {
         task.abort();
         while !task.is_finished() {
             tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Ends probers and waits for that: the next one of a name would lose its series to the end of the
+/// one before.
+async fn end_all(tasks: Vec<TaskHandle>) {
+    tasks.iter().for_each(TaskHandle::abort);
+    for task in tasks {
+        while !task.is_finished() {
+            tokio::time::sleep(END_CHECK).await;
         }
     }
 }

@@ -3,4 +3,5 @@
 pub(crate) mod kit;
 mod learning;
 mod registry;
+mod reload;
 mod states;

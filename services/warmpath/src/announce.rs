@@ -17,7 +17,7 @@ use bus::{NatsBus, NatsConfig, RawNatsConfig};
 use credentials::JoinKey;
 use events::Region;
 use instrumentation::LogConfig;
-use lifecycle::Lifecycle;
+use lifecycle::{Lifecycle, OnHangUp};
 use serde::Deserialize;
 use settings::{EXIT_CONFIG, HumanDuration, Layers, SecretRef, SettingsError};
 use toml::Value;
@@ -180,7 +180,7 @@ async fn announce_until_signal(config: Config, args: Args) -> anyhow::Result<Far
         // Nobody hears it when the process was told twice to end.
         let _ = told.send(announcer.run(drain, limit).await);
     });
-    lifecycle.run_until_signal().await?;
+    lifecycle.run_until_signal(OnHangUp::End).await?;
     lifecycle.shutdown(limit.saturating_add(END_LIMIT)).await;
     Ok(farewell.await.unwrap_or(Farewell::Unheard))
 }

@@ -1,12 +1,11 @@
 //! The config file of the single process: the sections of all services in one.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use instrumentation::LogConfig;
 use launch::sections::{
-    Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models, region_secret,
+    Folders, Models, RawAdmin, RawModel, RawRegion, distinct_listeners, load_models, region_secret,
 };
 use serde::{Deserialize, Serialize};
 use settings::{NamedCredential, Redacted, SettingsError};
@@ -57,7 +56,6 @@ pub struct Config {
     pub(crate) drain_timeout: Duration,
     pub(crate) log: LogConfig,
     pub(crate) region_secret: Redacted<Vec<u8>>,
-    pub(crate) credentials: HashMap<String, Redacted<String>>,
     pub(crate) models: Models,
 }
 
@@ -67,7 +65,15 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong, with its key.
     pub fn from_raw(raw: RawConfig) -> Result<Self, SettingsError> {
-        let models = load_models(&raw.models)?;
+        Self::with_folders(raw, &Folders::default())
+    }
+
+    /// The same; of the model folders, those are loaded that are not there yet.
+    ///
+    /// # Errors
+    /// As [`Config::from_raw`].
+    pub fn with_folders(raw: RawConfig, folders: &Folders) -> Result<Self, SettingsError> {
+        let models = load_models(&raw.models, folders)?;
         Self::with_models(raw, models)
     }
 
@@ -104,6 +110,7 @@ impl Config {
             None => edge::Keys::OfFile,
         };
         let edge = edge::Config::new(raw.edge, &raw.auth, raw.tenants, raw.keys, more)?
+            .with_credentials(&credentials)?
             .drain_within(drain_timeout.saturating_sub(CUT_MARGIN));
         Ok(Self {
             edge,
@@ -115,7 +122,6 @@ impl Config {
             drain_timeout,
             log: raw.log,
             region_secret: region_secret(raw.region.secret.as_ref())?,
-            credentials,
             models,
         })
     }

@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use instrumentation::Registry;
 use launch::{Base, Started};
 use lifecycle::{Lifecycle, ShutdownOutcome};
+use telemetry::process::ServedApi;
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -23,11 +24,47 @@ const DESIRED_STATE_IS_KNOWN: &str = "the desired state is known";
 pub struct Gateway {
     edge: SocketAddr,
     admin: SocketAddr,
-    admin_api: Option<SocketAddr>,
+    admin_api: Option<ServedApi>,
+    reload: Reload,
     fleet: watch::Receiver<Arc<Fleet>>,
     routing: Arc<dyn RoutingClient>,
     registry: Registry,
     lifecycle: Lifecycle,
+}
+
+/// Puts other configs in force. A cheap handle.
+#[derive(Clone)]
+pub struct Reload {
+    edge: edge::Reload,
+    router: Arc<router::Router>,
+    telemetry: telemetry::Reload,
+    admin_api: Option<telemetry::admin::Reload>,
+}
+
+impl Reload {
+    /// From now on all services go by this config. Its addresses, its models and whatever else
+    /// [is fixed](crate::serve::Serve) are those that the gateway was started with.
+    pub fn apply(&self, config: Config) {
+        // What takes a restart, and what the process itself goes by.
+        let Config {
+            edge,
+            router,
+            telemetry,
+            admin_api,
+            admin: _,
+            drain_timeout: _,
+            log: _,
+            region_secret: _,
+            models: _,
+        } = config;
+        // Engines first: requests that come by new names have somewhere to go as soon as can be.
+        self.telemetry.apply(telemetry);
+        self.router.configure(router);
+        self.edge.apply(edge);
+        if let (Some(api), Some(config)) = (&self.admin_api, admin_api) {
+            api.apply(config);
+        }
+    }
 }
 
 impl Gateway {
@@ -42,7 +79,6 @@ impl Gateway {
         let edge_listener = lifecycle::bind(config.edge.listen()).await.context("edge.listen")?;
         let edge_address = edge_listener.local_addr()?;
 
-        let file = config.telemetry.file_backends();
         let store = config.telemetry.open_store(&registry)?;
         let telemetry = config.telemetry.build(telemetry::Deps {
             registry: registry.clone(),
@@ -56,7 +92,7 @@ impl Gateway {
             store,
             fleet: fleet.clone(),
             members: telemetry.hub().members(),
-            file,
+            file: telemetry.file_backends(),
         };
         let admin_api =
             telemetry::process::serve_admin_api(config.admin_api, deps, &background).await?;
@@ -77,11 +113,16 @@ impl Gateway {
             routing: routing.clone(),
             listener: edge_listener,
             models: config.models,
-            credentials: config.credentials,
             feed: Some(feed.feed()),
             region_secret: config.region_secret,
         })?;
 
+        let reload = Reload {
+            edge: edge.reload(),
+            router: router.admin(),
+            telemetry: telemetry.reload(),
+            admin_api: admin_api.as_ref().map(|api| api.reload.clone()),
+        };
         let admin = router::api::admin_routes(router.admin());
         background.spawn("telemetry", telemetry.run(background.drain()));
         background.spawn("router", router.run(background.drain()));
@@ -91,9 +132,10 @@ impl Gateway {
         let is_known = |documents: &Documents| !documents.position.store.is_empty();
         base.readiness.follow(&background, DESIRED_STATE_IS_KNOWN, feed.documents(), is_known);
         lifecycle.spawn("edge", edge.run(lifecycle.drain()));
-        base.serve(admin, Vec::new());
+        let unused = |_: Config| {};
+        drop(base.serve(admin, Vec::new(), unused));
         let (edge, admin) = (edge_address, admin_address);
-        Ok(Self { edge, admin, admin_api, fleet, routing, registry, lifecycle })
+        Ok(Self { edge, admin, admin_api, reload, fleet, routing, registry, lifecycle })
     }
 
     /// Where clients connect.
@@ -108,7 +150,12 @@ impl Gateway {
 
     /// Where the admin API is served, if anybody may use it.
     pub fn admin_api(&self) -> Option<SocketAddr> {
-        self.admin_api
+        self.admin_api.as_ref().map(|api| api.address)
+    }
+
+    /// Puts other configs in force, in all services together.
+    pub fn reload(&self) -> Reload {
+        self.reload.clone()
     }
 
     /// The backends as telemetry sees them.
@@ -159,10 +206,11 @@ impl Gateway {
     }
 
     /// What is left to do with it by whoever runs the process.
-    pub fn into_started(self) -> Started {
+    pub fn into_started(self) -> Started<Config> {
         let mut ports = vec![("edge", self.edge), ("admin", self.admin)];
-        ports.extend(self.admin_api.map(|address| ("admin_api", address)));
-        Started { lifecycle: self.lifecycle, registry: self.registry, ports }
+        ports.extend(self.admin_api().map(|address| ("admin_api", address)));
+        let Self { lifecycle, registry, reload, .. } = self;
+        Started { lifecycle, registry, ports, commit: Box::new(move |c| reload.apply(c)) }
     }
 
     /// Drains: no new connections, open streams go on for `limit` at most.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use instrumentation::LogConfig;
-use launch::{Program, Started};
+use launch::sections::Folders;
+use launch::{Fixed, Program, Started};
 use settings::SettingsError;
 
 use crate::config::{Config, RawConfig};
@@ -17,8 +18,23 @@ impl Program for Serve {
     type Raw = RawConfig;
     type Config = Config;
 
-    fn check(raw: RawConfig) -> Result<Config, SettingsError> {
-        Config::from_raw(raw)
+    const FIXED: &'static [Fixed] = &[
+        Fixed::Key("edge.listen"),
+        Fixed::Key("edge.body_memory_bytes"),
+        Fixed::Key("edge.max_connections"),
+        Fixed::Key("edge.traces"),
+        Fixed::Key("telemetry.store"),
+        Fixed::Key("admin_api.listen"),
+        Fixed::Presence("admin_api.tokens"),
+        Fixed::Presence("admin_api.tls.cert"),
+        Fixed::Key("region"),
+        Fixed::Key("admin.listen"),
+        Fixed::Key("log.format"),
+        Fixed::Key("models"),
+    ];
+
+    fn check(raw: RawConfig, folders: &Folders) -> Result<Config, SettingsError> {
+        Config::with_folders(raw, folders)
     }
 
     fn log(config: &Config) -> &LogConfig {
@@ -29,7 +45,7 @@ impl Program for Serve {
         config.drain_timeout
     }
 
-    async fn start(config: Config) -> anyhow::Result<Started> {
+    async fn start(config: Config) -> anyhow::Result<Started<Config>> {
         let gateway = Gateway::start(config).await?;
         tracing::info!(
             edge.listen = %gateway.edge(),

@@ -132,28 +132,54 @@ async fn readiness_needs_every_condition_and_ends_with_the_drain() {
 async fn a_program_can_ask_for_its_own_end() {
     let lifecycle = Lifecycle::new();
     lifecycle.begin_drain();
-    assert_eq!(lifecycle.run_until_signal().await.unwrap(), Stop::Requested);
+    assert_eq!(lifecycle.run_until_signal(OnHangUp::End).await.unwrap(), Stop::Requested);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_watch_for_a_second_signal_does_not_hold_up_the_end() {
     let lifecycle = Lifecycle::new();
     lifecycle.begin_drain();
-    lifecycle.run_until_signal().await.unwrap();
+    lifecycle.run_until_signal(OnHangUp::End).await.unwrap();
     let before = tokio::time::Instant::now();
     assert_eq!(lifecycle.shutdown(Duration::from_secs(9)).await, ShutdownOutcome::Clean);
     assert_eq!(before.elapsed(), Duration::ZERO);
+}
+
+/// Sends this process a signal.
+fn signal_self(name: &str) {
+    let kill = format!("kill -{name} {}", std::process::id());
+    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_hang_up_that_asks_for_a_reload_ends_nothing() {
+    let lifecycle = Lifecycle::new();
+    let mut hang_ups = HangUps::listen().unwrap();
+    let mut run = Box::pin(lifecycle.run_until_signal(OnHangUp::Reload));
+    assert!(futures_util::poll!(run.as_mut()).is_pending());
+    for _ in 0..2 {
+        signal_self("HUP");
+        tokio::select! {
+            () = hang_ups.next() => {}
+            stop = &mut run => panic!("{stop:?}"),
+        }
+    }
+    lifecycle.begin_drain();
+    assert_eq!(run.await.unwrap(), Stop::Requested);
+    // Neither is it a second signal.
+    signal_self("HUP");
+    hang_ups.next().await;
+    assert_eq!(lifecycle.shutdown(Duration::from_secs(9)).await, ShutdownOutcome::Clean);
 }
 
 #[tokio::test]
 async fn a_signal_to_end_or_a_closed_terminal_begins_the_drain() {
     for (name, stop) in [("TERM", Stop::Terminate), ("HUP", Stop::HangUp)] {
         let lifecycle = Lifecycle::new();
-        let mut run = Box::pin(lifecycle.run_until_signal());
+        let mut run = Box::pin(lifecycle.run_until_signal(OnHangUp::End));
         // The first poll installs the handlers; only then is it safe to send the signal.
         assert!(futures_util::poll!(run.as_mut()).is_pending());
-        let kill = format!("kill -{name} {}", std::process::id());
-        assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        signal_self(name);
         assert_eq!(run.await.unwrap(), stop);
         assert!(lifecycle.drain().is_draining());
         // Ends the watch for a second signal, which the next one would be.

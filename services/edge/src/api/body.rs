@@ -14,7 +14,7 @@ use openai_api::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::gateway::{BODY_STEP, Gateway};
+use crate::gateway::BODY_STEP;
 use crate::payload;
 use crate::refusal::Refusal;
 use crate::upstream::BodyFault;
@@ -34,13 +34,24 @@ const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
 /// Part of the memory for bodies, given back when dropped.
 pub(super) type Memory = Option<OwnedSemaphorePermit>;
 
+/// The bounds within which a body is read.
+#[derive(Clone, Copy)]
+pub(super) struct Intake<'a> {
+    /// The memory for all of them.
+    pub(super) memory: &'a Arc<Semaphore>,
+    /// Its greatest length.
+    pub(super) limit: usize,
+    /// How long it may make no progress.
+    pub(super) patience: Duration,
+}
+
 /// Reads a whole body.
 pub(super) async fn read(
     body: &mut Incoming,
     headers: &HeaderMap,
-    gateway: &Gateway,
-    limit: usize,
+    intake: Intake<'_>,
 ) -> Result<(Bytes, Memory), Refusal> {
+    let limit = intake.limit;
     let refuse = |fault| payload::refusal(fault, limit);
     if announced(headers).is_some_and(|length| length > limit as u64) {
         return Err(refuse(BodyFault::TooLarge));
@@ -48,7 +59,7 @@ pub(super) async fn read(
     let mut memory = None;
     let mut whole = Bytes::new();
     let mut joined = BytesMut::new();
-    let mut pace = Pace::new(gateway.timeouts.body);
+    let mut pace = Pace::new(intake.patience);
     loop {
         let next =
             timeout(pace.left(), body.frame()).await.map_err(|_| refuse(BodyFault::TooSlow))?;
@@ -60,7 +71,7 @@ pub(super) async fn read(
         if length > limit {
             return Err(refuse(BodyFault::TooLarge));
         }
-        reserve(&mut memory, length, &gateway.body_memory)?;
+        reserve(&mut memory, length, intake.memory)?;
         pace.came(length);
         // A body in one piece, as most are, is not copied.
         if whole.is_empty() && joined.is_empty() {

@@ -14,8 +14,7 @@ use hyper::body::Incoming;
 use openai_api::{ApiError, FormModel, FormScanner};
 use tokio::time::timeout;
 
-use super::body::{self, Memory};
-use crate::gateway::Gateway;
+use super::body::{self, Intake, Memory};
 use crate::payload::{self, Payload};
 use crate::refusal::Refusal;
 use crate::timer::Timer;
@@ -44,9 +43,9 @@ struct Reading {
 pub(super) async fn read(
     body: &mut Option<Incoming>,
     headers: &HeaderMap,
-    gateway: &Gateway,
-    limit: usize,
+    intake: Intake<'_>,
 ) -> Result<Form, Refusal> {
+    let limit = intake.limit;
     let refuse = |fault: BodyFault| payload::refusal(fault, limit);
     let announced = body::announced(headers);
     if announced.is_some_and(|length| length > limit as u64) {
@@ -55,19 +54,19 @@ pub(super) async fn read(
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let scanner = FormScanner::new(kind).ok_or_else(no_form)?;
     let mut reading = Reading { held: VecDeque::new(), bytes: 0, memory: None, scanner };
-    let mut pace = body::Pace::new(gateway.timeouts.body);
+    let mut pace = body::Pace::new(intake.patience);
     while let Some(incoming) = body {
         let next = timeout(pace.left(), incoming.frame()).await;
         let Some(frame) = next.map_err(|_| refuse(BodyFault::TooSlow))? else { break };
         let frame = frame.map_err(|_| refuse(BodyFault::Cut))?;
         let Ok(piece) = frame.into_data() else { continue };
-        reading.take(piece, gateway, limit).map_err(|fault| fault.refusal(limit))?;
+        reading.take(piece, intake).map_err(|fault| fault.refusal(limit))?;
         pace.came(reading.bytes);
         if reading.bytes >= LOOK_AHEAD_BYTES
             && let Some(model) = reading.scanner.model().cloned()
             && let Some(rest) = body.take()
         {
-            let payload = Payload::streamed(reading.into_stream(rest, announced, (gateway, limit)));
+            let payload = Payload::streamed(reading.into_stream(rest, announced, intake));
             return Ok(Form { model, payload, memory: None });
         }
     }
@@ -92,31 +91,26 @@ impl Fault {
 }
 
 impl Reading {
-    fn take(&mut self, piece: Bytes, gateway: &Gateway, limit: usize) -> Result<(), Fault> {
+    fn take(&mut self, piece: Bytes, intake: Intake<'_>) -> Result<(), Fault> {
         self.bytes += piece.len();
-        if self.bytes > limit {
+        if self.bytes > intake.limit {
             return Err(Fault::Body(BodyFault::TooLarge));
         }
-        body::reserve(&mut self.memory, self.bytes, &gateway.body_memory).map_err(Fault::Other)?;
+        body::reserve(&mut self.memory, self.bytes, intake.memory).map_err(Fault::Other)?;
         self.scanner.feed(&piece).map_err(|fault| Fault::Body(fault.into()))?;
         self.held.push_back(piece);
         Ok(())
     }
 
-    fn into_stream(
-        self,
-        rest: Incoming,
-        left: Option<u64>,
-        (gateway, limit): (&Gateway, usize),
-    ) -> StreamedBody {
+    fn into_stream(self, rest: Incoming, left: Option<u64>, intake: Intake<'_>) -> StreamedBody {
         StreamedBody {
-            room: limit - self.bytes,
+            room: intake.limit - self.bytes,
             held: self.held,
             memory: self.memory,
             rest,
             left,
             scanner: self.scanner,
-            patience: gateway.timeouts.body,
+            patience: intake.patience,
             fault: std::sync::Arc::default(),
             waiting: None,
             timer: Timer::default(),

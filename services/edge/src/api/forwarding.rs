@@ -10,10 +10,12 @@ use http_body::Body;
 use hyper::body::Incoming;
 use openai_api::{ApiError, RouteKind};
 
+use super::body::Intake;
 use super::{Arrival, body, form, identify, refuse};
+use crate::access::Access;
 use crate::aliases::digest;
 use crate::debug_headers;
-use crate::endpoint::{Matched, is_response_id};
+use crate::endpoint::{Endpoint, Matched, is_response_id};
 use crate::fleet::{FleetView, ModelView};
 use crate::forward::{Answer, Call, Forward};
 use crate::gateway::Gateway;
@@ -37,27 +39,28 @@ const INLINE_TOKENIZED_BYTES: usize = 4 * 1024;
 
 pub(super) async fn forward(
     arrival: Arrival<'_>,
+    access: Arc<Access>,
     matched: Matched<'_>,
     body: Incoming,
     mut record: Record,
 ) -> Response<EdgeBody> {
-    let Arrival { gateway, head, errors } = arrival;
+    let Arrival { gateway, head, errors, .. } = arrival;
     let (mut body, mut rate) = (Some(body), None);
     let forwarded = async {
-        let tenant = identify(gateway, &head.headers, &mut record)?;
+        let tenant = identify(arrival, access, &mut record)?;
         let permit = admit(&tenant, record.started, &mut rate)?;
-        let limit = gateway.terms.body_limit_bytes(record.endpoint);
         let answer = match matched {
             Matched::Forward(_, kind) => {
                 with_body(arrival, kind, &mut body, &tenant, &mut record).await?
             }
             Matched::Form(_) => {
-                let form = form::read(&mut body, &head.headers, gateway, limit).await?;
+                let form =
+                    form::read(&mut body, &head.headers, arrival.intake(record.endpoint)).await?;
                 // The memory is given back when the engine has the body.
                 let _memory = form.memory;
                 let fleet = gateway.fleet.current();
                 let prepared = {
-                    let desk = desk(gateway, &fleet, &tenant);
+                    let desk = desk(arrival, &fleet, &tenant);
                     unread_form(form.model, form.payload, &desk, record.request.as_str())?
                 };
                 run(arrival, &tenant, prepared, None, &mut record).await?
@@ -101,14 +104,13 @@ async fn with_body(
     tenant: &Arc<Tenant>,
     record: &mut Record,
 ) -> Result<Answer, Refusal> {
-    let Arrival { gateway, head, .. } = arrival;
-    let limit = gateway.terms.body_limit_bytes(record.endpoint);
+    let intake = arrival.intake(record.endpoint);
     // The memory is given back when the engine has the body.
     let (bytes, _memory) = match body {
-        Some(body) => body::read(body, &head.headers, gateway, limit).await?,
+        Some(body) => body::read(body, &arrival.head.headers, intake).await?,
         None => (Bytes::new(), None),
     };
-    let prepared = prepare_somewhere(gateway, bytes, kind, tenant).await?;
+    let prepared = prepare_somewhere(arrival, bytes, kind, tenant).await?;
     let owner = match prepared.previous.as_deref() {
         None => None,
         Some(id) => {
@@ -142,7 +144,7 @@ async fn run(
         errors: arrival.errors.clone(),
     };
     // Large, as it holds the exchange; it lives on the heap with the handler all the same.
-    Box::pin(Forward::new(arrival.gateway, prepared, call, only).run(record)).await
+    Box::pin(Forward::new((arrival.gateway, arrival.rules), prepared, call, only).run(record)).await
 }
 
 impl<'a> Arrival<'a> {
@@ -156,9 +158,19 @@ impl<'a> Arrival<'a> {
         headers::for_engine(&self.head.headers)
     }
 
+    /// The bounds of a body on a route.
+    fn intake(&self, endpoint: Endpoint) -> Intake<'a> {
+        let rules = self.rules;
+        Intake {
+            memory: &self.gateway.body_memory,
+            limit: rules.terms.body_limit_bytes(endpoint),
+            patience: rules.timeouts.body,
+        }
+    }
+
     fn lookup(&self, id: &'a str, tenant: &'a Tenant, method: http::Method) -> Lookup<'a> {
         let (target, headers) = (self.target(), self.headers());
-        Lookup { gateway: self.gateway, tenant, id, method, target, headers }
+        Lookup { gateway: self.gateway, rules: self.rules, tenant, id, method, target, headers }
     }
 }
 
@@ -169,7 +181,7 @@ pub(super) fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<Mo
         let may_use = |name: &str| tenant.may_use(name);
         // There is no conversation yet to keep to a model.
         let draw = || digest(arrival.errors.request.as_bytes());
-        let stands = arrival.gateway.aliases.resolve(&name, &fleet, draw, may_use);
+        let stands = arrival.rules.aliases.resolve(&name, &fleet, draw, may_use);
         let served = fleet.model(stands.map_or(name.as_str(), ModelId::as_str));
         let model = served.filter(|_| tenant.may_use(&name)).cloned();
         return model.ok_or_else(|| {
@@ -220,14 +232,15 @@ pub(super) fn admit(
 
 /// Prepares a body here, or on a thread for long work.
 async fn prepare_somewhere(
-    gateway: &Gateway,
+    arrival: Arrival<'_>,
     bytes: Bytes,
     kind: RouteKind,
     tenant: &Arc<Tenant>,
 ) -> Result<Prepared, Refusal> {
+    let gateway = arrival.gateway;
     let fleet = gateway.fleet.current();
     if bytes.len() <= INLINE_BYTES {
-        match prepare(&bytes, kind, &desk(gateway, &fleet, tenant), INLINE_TOKENIZED_BYTES) {
+        match prepare(&bytes, kind, &desk(arrival, &fleet, tenant), INLINE_TOKENIZED_BYTES) {
             Ok(prepared) => return Ok(prepared),
             Err(Unprepared::Refused(error)) => return Err(error.into()),
             Err(Unprepared::TooLong) => {}
@@ -236,10 +249,10 @@ async fn prepare_somewhere(
     let internal = || ApiError::new(ErrorCode::Internal, "the gateway failed to read the request");
     let turn = gateway.heavy.turn(bytes.len()).await.ok_or_else(internal)?;
     let (tenant, secret) = (Arc::clone(tenant), gateway.region_secret.clone());
-    let aliases = Arc::clone(&gateway.aliases);
+    let rules = Arc::clone(arrival.rules);
     let working = tokio::task::spawn_blocking(move || {
-        let region_secret = secret.expose();
-        let desk = Desk { fleet: &fleet, tenant: &tenant, aliases: &aliases, region_secret };
+        let (aliases, region_secret) = (&rules.aliases, secret.expose().as_slice());
+        let desk = Desk { fleet: &fleet, tenant: &tenant, aliases, region_secret };
         let prepared = prepare(&bytes, kind, &desk, usize::MAX);
         drop(turn);
         prepared
@@ -251,9 +264,9 @@ async fn prepare_somewhere(
     }
 }
 
-fn desk<'a>(gateway: &'a Gateway, fleet: &'a FleetView, tenant: &'a Tenant) -> Desk<'a> {
-    let region_secret = gateway.region_secret.expose();
-    Desk { fleet, tenant, aliases: &gateway.aliases, region_secret }
+fn desk<'a>(arrival: Arrival<'a>, fleet: &'a FleetView, tenant: &'a Tenant) -> Desk<'a> {
+    let region_secret = arrival.gateway.region_secret.expose();
+    Desk { fleet, tenant, aliases: &arrival.rules.aliases, region_secret }
 }
 
 fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {

@@ -75,13 +75,14 @@ pub(super) async fn open(
     tenant: &Tenant,
     record: &mut Record,
 ) -> Result<Opened, Refusal> {
-    let gateway = arrival.gateway;
+    let (gateway, rules) = (arrival.gateway, arrival.rules);
     let model = only_model(arrival, tenant)?;
     record.model = Some(model.id.clone());
     record.model_metrics = Arc::clone(&model.metrics);
     let (mut excluded, mut refused) = (Vec::new(), None);
-    for attempt in 0..u32::try_from(gateway.max_attempts).unwrap_or(u32::MAX) {
-        let Some(turn) = model.retries.turn(attempt, lifecycle::monotonic()) else {
+    for attempt in 0..u32::try_from(rules.max_attempts).unwrap_or(u32::MAX) {
+        let now = lifecycle::monotonic();
+        let Some(turn) = model.retries.turn(rules.retry_budget, attempt, now) else {
             record.deny_retry();
             break;
         };
@@ -101,8 +102,9 @@ pub(super) async fn open(
         let pinned = decision.chosen.pin_rank.then_some(rank.rank);
         let key = gateway.fleet.current().key(&rank.backend);
         let request = request(arrival, record, key.as_ref(), pinned);
-        let asking = gateway.upstream.upgrade(&decision.chosen.url, request);
-        let class = match tokio::time::timeout(gateway.timeouts.first_token, asking).await {
+        let asking =
+            gateway.upstream.upgrade(&decision.chosen.url, rules.timeouts.connect, request);
+        let class = match tokio::time::timeout(rules.timeouts.first_token, asking).await {
             Ok(Ok(Switched::To(mut head, engine))) => {
                 agree(&mut head.headers);
                 let response = Response::from_parts(head, EdgeBody::full(""));

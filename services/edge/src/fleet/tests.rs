@@ -4,7 +4,6 @@ use domain::{BackendId, CacheConfig, EngineKind, Incarnation, RankState};
 use settings::Redacted;
 
 use super::*;
-use crate::retries::RawRetryBudget;
 
 fn served(id: &str, parity: Option<bool>) -> ServedModel {
     ServedModel {
@@ -39,15 +38,11 @@ fn fleet(backends: Vec<Backend>) -> Fleet {
     Fleet { revision: 1, backends: backends.into_iter().map(Arc::new).collect() }
 }
 
-fn budgets() -> RetryBudgets {
-    RetryBudgets::new(RawRetryBudget::default().check().unwrap())
-}
-
 fn watch(fleet: &Fleet, folders: &[&str]) -> FleetWatch {
     let folders = folders.iter().map(|m| (ModelId::from(*m), ModelFolder::builtin())).collect();
     let families = Families::default();
-    let keys = EngineKeys::new(&HashMap::new(), families.backends_without_key.clone()).unwrap();
-    FleetWatch::new(fleet, folders, keys, (families, budgets()))
+    let keys = EngineKeys::new(NamedKeys::default(), families.backends_without_key.clone());
+    FleetWatch::new(fleet, folders, keys, families)
 }
 
 fn units(watch: &FleetWatch, model: &str) -> (Vec<BlockUnit>, bool) {
@@ -106,18 +101,27 @@ fn a_backends_key_is_what_its_name_stands_for_here_and_comes_and_goes_with_it() 
     };
     let families = Families::default();
     let without_key = families.backends_without_key.clone();
-    let named = HashMap::from([("gpus".to_owned(), Redacted::new("secret".to_owned()))]);
-    let keys = EngineKeys::new(&named, without_key.clone()).unwrap();
+    let named = |key: &str| {
+        let keys = HashMap::from([("gpus".to_owned(), Redacted::new(key.to_owned()))]);
+        NamedKeys::new(&keys).unwrap()
+    };
+    let keys = EngineKeys::new(named("secret"), without_key.clone());
     let first = fleet(vec![asks("a", "gpus"), asks("b", "cpus"), backend("c", None, vec![])]);
-    let watch = FleetWatch::new(&first, HashMap::new(), keys, (families, budgets()));
+    let watch = FleetWatch::new(&first, HashMap::new(), keys, families);
     let key = |id: &str| watch.current().key(&BackendId::from(id));
     assert_eq!(key("a").unwrap(), "Bearer secret");
     assert!(key("a").unwrap().is_sensitive());
     assert_eq!((key("b"), key("c")), (None, None));
     assert_eq!(without_key.get(), 1);
 
-    watch.update(&fleet(vec![backend("a", None, vec![]), asks("b", "gpus")]));
+    let second = fleet(vec![backend("a", None, vec![]), asks("b", "gpus")]);
+    watch.update(&second);
     assert_eq!(key("a"), None, "it asks for none any more");
     assert_eq!(key("b").unwrap(), "Bearer secret");
     assert_eq!(without_key.get(), 0);
+
+    watch.rekey(named("another"), || Arc::new(second.clone()));
+    assert_eq!(key("b").unwrap(), "Bearer another");
+    watch.rekey(NamedKeys::default(), || Arc::new(second.clone()));
+    assert_eq!((key("b"), without_key.get()), (None, 1));
 }

@@ -2,13 +2,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::metrics::{Families, ModelMetrics};
-use crate::retries::{RawRetryBudget, RetryBudget, RetryBudgets};
+use crate::retries::{RetryBudget, RetryBudgets};
 
 const TOKENS: BlockUnit = BlockUnit::Tokens(16);
 
 fn retries() -> Arc<RetryBudget> {
-    let terms = RawRetryBudget::default().check().unwrap();
-    Arc::clone(RetryBudgets::new(terms).others())
+    Arc::clone(RetryBudgets::default().others())
 }
 
 fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {

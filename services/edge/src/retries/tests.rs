@@ -8,25 +8,38 @@ fn at(millis: u64) -> Moment {
     Moment::ZERO + Duration::from_millis(millis)
 }
 
-fn budget(ratio: f64, per_second: u32) -> RetryBudget {
-    RetryBudget::new(RetryTerms { ratio, per_second })
+/// A budget with its terms.
+struct Bench(Arc<RetryBudget>, RetryTerms);
+
+impl Bench {
+    fn turn(&self, attempt: u32, now: Moment) -> Option<Turn> {
+        self.0.turn(self.1, attempt, now)
+    }
+
+    fn unused(&self, turn: Turn) {
+        self.0.unused(turn);
+    }
+
+    /// Retries that are allowed at once.
+    fn allowed(&self, now: Moment) -> usize {
+        std::iter::from_fn(|| self.turn(1, now)).take(1000).count()
+    }
 }
 
-/// Retries that are allowed at once.
-fn allowed(budget: &RetryBudget, now: Moment) -> usize {
-    std::iter::from_fn(|| budget.turn(1, now)).take(1000).count()
+fn budget(ratio: f64, per_second: u32) -> Bench {
+    Bench(Arc::default(), RetryTerms { ratio, per_second })
 }
 
 #[test]
 fn retries_are_a_share_of_the_requests_and_a_few_more() {
     let budget = budget(0.2, 1);
-    assert_eq!(allowed(&budget, at(0)), 10, "one a second, over the window");
+    assert_eq!(budget.allowed(at(0)), 10, "one a second, over the window");
     for _ in 0..100 {
         assert!(budget.turn(0, at(500)).is_some(), "a first attempt is always made");
     }
-    assert_eq!(allowed(&budget, at(900)), 20);
-    assert_eq!(allowed(&budget, at(9_900)), 0);
-    assert_eq!(allowed(&budget, at(10_000)), 10, "what is past counts neither way");
+    assert_eq!(budget.allowed(at(900)), 20);
+    assert_eq!(budget.allowed(at(9_900)), 0);
+    assert_eq!(budget.allowed(at(10_000)), 10, "what is past counts neither way");
 }
 
 #[test]
@@ -35,7 +48,7 @@ fn without_a_share_and_a_floor_nothing_is_tried_again() {
     for _ in 0..100 {
         assert!(budget.turn(0, at(0)).is_some());
     }
-    assert_eq!(allowed(&budget, at(0)), 0);
+    assert_eq!(budget.allowed(at(0)), 0);
 }
 
 #[test]
@@ -54,11 +67,13 @@ fn a_turn_that_was_not_used_is_another_ones() {
 
 #[test]
 fn every_pool_has_its_own_up_to_a_number() {
-    let budgets = RetryBudgets::new(RetryTerms { ratio: 0.0, per_second: 1 });
-    let (a, b) = (budgets.of(&"a".into()), budgets.of(&"b".into()));
-    assert_eq!(allowed(&a, at(0)), 10);
-    assert_eq!(allowed(&budgets.of(&"a".into()), at(0)), 0, "the same again");
-    assert_eq!(allowed(&b, at(0)), 10);
+    let budgets = RetryBudgets::default();
+    let terms = RetryTerms { ratio: 0.0, per_second: 1 };
+    let of = |pool: &str| Bench(budgets.of(&ModelId::from(pool)), terms);
+    assert_eq!(of("a").allowed(at(0)), 10);
+    assert_eq!(of("a").allowed(at(0)), 0, "the same again");
+    assert_eq!(of("b").allowed(at(0)), 10);
+    let a = budgets.of(&"a".into());
     for pool in 0..2 * MAX_POOLS {
         budgets.of(&ModelId::from(pool.to_string().as_str()));
     }
@@ -113,7 +128,7 @@ proptest! {
         ops in prop::collection::vec(op(), 0..400),
     ) {
         let terms = RetryTerms { ratio, per_second };
-        let budget = RetryBudget::new(terms);
+        let budget = Bench(Arc::default(), terms);
         let (mut naive, mut millis, mut turns) = (Naive::default(), 0, Vec::new());
         for op in ops {
             let second = millis / 1000;

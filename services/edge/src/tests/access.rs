@@ -9,7 +9,7 @@ use crate::config::RawKey;
 use crate::testing::*;
 use credentials::GeneratedKey;
 
-fn stored(key: &GeneratedKey) -> RawKey {
+pub(super) fn stored(key: &GeneratedKey) -> RawKey {
     let lines = key.config_lines();
     let value = |name: &str| {
         let line = lines.lines().find(|l| l.starts_with(name)).unwrap();

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper::client::conn::http1;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower::Service;
@@ -58,49 +59,54 @@ pub(super) fn drive(connection: &mut Option<Connection>, cx: &mut Context<'_>) -
 pub(super) struct Connector {
     plain: HttpConnector,
     /// Built when the first `https` address is met: loading the system's roots takes a while.
-    tls: OnceLock<Result<HttpsConnector<HttpConnector>, String>>,
-    timeout: Duration,
+    tls: OnceLock<Result<Arc<ClientConfig>, String>>,
 }
 
-impl Connector {
-    pub(super) fn new(timeout: Duration) -> Self {
+impl Default for Connector {
+    fn default() -> Self {
         let mut plain = HttpConnector::new();
         plain.set_nodelay(true);
         plain.enforce_http(false);
-        plain.set_connect_timeout(Some(timeout));
-        Self { plain, tls: OnceLock::new(), timeout }
+        Self { plain, tls: OnceLock::new() }
     }
+}
 
-    pub(super) async fn connect(&self, uri: &Uri) -> Result<Box<Live>, SendError> {
+impl Connector {
+    pub(super) async fn connect(&self, uri: &Uri, limit: Duration) -> Result<Box<Live>, SendError> {
         let opening = async {
-            let stream = self.open(uri).await?;
+            let stream = self.open(uri, limit).await?;
             handshake(stream).await.map_err(|e| SendError::Connect(e.to_string()))
         };
-        match tokio::time::timeout(self.timeout, opening).await {
+        match tokio::time::timeout(limit, opening).await {
             Ok(live) => live,
             Err(_) => Err(SendError::Connect("it took too long".to_owned())),
         }
     }
 
-    async fn open(&self, uri: &Uri) -> Result<Stream, SendError> {
+    async fn open(&self, uri: &Uri, limit: Duration) -> Result<Stream, SendError> {
+        let mut plain = self.plain.clone();
+        // Shared by the addresses that a name may have.
+        plain.set_connect_timeout(Some(limit));
         if uri.scheme() == Some(&http::uri::Scheme::HTTPS) {
-            let tls = self.tls.get_or_init(|| with_tls(self.plain.clone()));
-            let mut tls = tls.as_ref().map_err(|e| SendError::Connect(e.clone()))?.clone();
+            let tls = self.tls.get_or_init(with_roots).as_ref();
+            let tls = tls.map_err(|e| SendError::Connect(e.clone()))?;
+            let mut tls = HttpsConnector::from((plain, Arc::clone(tls)));
             tls.call(uri.clone()).await.map_err(|e| SendError::Connect(e.to_string()))
         } else {
-            let mut plain = self.plain.clone();
             let stream = plain.call(uri.clone()).await;
             stream.map(Stream::from).map_err(|e| SendError::Connect(e.to_string()))
         }
     }
 }
 
-fn with_tls(plain: HttpConnector) -> Result<HttpsConnector<HttpConnector>, String> {
+fn with_roots() -> Result<Arc<ClientConfig>, String> {
     let provider = rustls::crypto::ring::default_provider();
-    let builder = HttpsConnectorBuilder::new()
-        .with_provider_and_native_roots(provider)
+    let builder = ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .with_native_roots()
         .map_err(|e| format!("the system's root certificates: {e}"))?;
-    Ok(builder.https_or_http().enable_http1().wrap_connector(plain))
+    Ok(Arc::new(builder.with_no_client_auth()))
 }
 
 async fn handshake(stream: Stream) -> hyper::Result<Box<Live>> {

@@ -33,10 +33,11 @@ impl Upstream {
     pub(crate) async fn upgrade(
         &self,
         url: &Arc<str>,
+        connect: Duration,
         mut request: Request<Outgoing>,
     ) -> Result<Switched, SendError> {
         let host = self.hosts.get(url).map_err(|e| SendError::Connect(e.to_string()))?;
-        let mut live = self.connector.connect(host.uri()).await?;
+        let mut live = self.connector.connect(host.uri(), connect).await?;
         request.headers_mut().insert(HOST, host.header().clone());
         let Some(connection) = live.connection.take() else {
             return Err(SendError::Connect("it closed at once".to_owned()));

@@ -48,9 +48,9 @@ impl Queue {
 
 impl State {
     pub(super) fn choose(&mut self, asked: &Asked<'_>, eligible: &[usize]) -> Choice {
-        let policy =
-            if asked.prompt.is_none() { Policy::LeastLoad } else { self.config.scheduling.policy };
-        let config = Config { policy, ..self.config.scheduling };
+        let config = self.config.get().scheduling;
+        let policy = if asked.prompt.is_none() { Policy::LeastLoad } else { config.policy };
+        let config = Config { policy, ..config };
         let found: Vec<Found> =
             eligible.iter().map(|at| asked.found(&self.ranks, &self.mirrors, *at)).collect();
         let field = self.field(&config, eligible, &found, asked.now);

@@ -92,7 +92,7 @@ impl Replicated for State {
 
     fn empty(&self) -> Self {
         let hidden = self.hidden.clone();
-        let mut state = State::new(self.model.clone(), self.number, self.config, hidden);
+        let mut state = State::new(self.model.clone(), self.number, self.config.clone(), hidden);
         state.now = self.now;
         state.is_copy = true;
         state

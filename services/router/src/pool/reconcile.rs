@@ -81,7 +81,7 @@ impl State {
 
     fn admit(&mut self, seat: &Seat<'_>, state: &RankState) -> RankKey {
         let id = seat.backend.rank_id(state.rank);
-        let mut pacing = Pacing::new(self.config.recovery_in_flight);
+        let mut pacing = Pacing::new(self.config.get().recovery_in_flight);
         let fit = match self.retired_fits.remove(&(id.backend.clone(), id.rank)) {
             Some(fit) => {
                 // A copy hears of no answers, so it would never let go of it.

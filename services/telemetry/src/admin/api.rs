@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use config_store::typed::{self, Signature, Stored};
 use config_store::{ConfigStore, Entry, Revision, Scope, StoreError, Timestamp};
 use domain::Fleet;
@@ -25,7 +26,7 @@ pub(super) struct Api {
     pub(super) fleet: watch::Receiver<Arc<Fleet>>,
     pub(super) members: watch::Receiver<MemberList>,
     pub(super) file: FileBackends,
-    pub(super) tokens: Tokens,
+    pub(super) tokens: ArcSwap<Tokens>,
     pub(super) metrics: Metrics,
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn require_token(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let Some(author) = api.tokens.identify(request.headers()) else {
+    let Some(author) = api.tokens.load().identify(request.headers()) else {
         api.metrics.refused.inc();
         return Problem::new(Code::Unauthorized, "a bearer token of this API is needed")
             .into_response();

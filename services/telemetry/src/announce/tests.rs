@@ -202,7 +202,7 @@ async fn a_stranger_and_a_name_of_another_are_refused() {
 
 fn file(id: &str, url: String) -> FileBackends {
     let entry = RawBackend { id: id.into(), url, engine: None, api_key: None, credential: None };
-    Config::new(RawConfig::default(), vec![entry]).unwrap().file_backends()
+    FileBackends::new(&Config::new(RawConfig::default(), vec![entry]).unwrap().backends)
 }
 
 #[tokio::test]

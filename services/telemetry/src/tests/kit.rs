@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::IntoResponse;
 use config_store::{Limits, MemoryStore};
 use domain::{Backend, Fleet, ModelId};
@@ -87,6 +87,7 @@ pub(crate) struct Engine {
     pub(crate) address: SocketAddr,
     script: Arc<Mutex<Script>>,
     pub(crate) asked: Arc<AtomicU32>,
+    authorization: Arc<Mutex<Option<String>>>,
     lifecycle: Lifecycle,
 }
 
@@ -94,6 +95,7 @@ pub(crate) struct Engine {
 struct Served {
     script: Arc<Mutex<Script>>,
     asked: Arc<AtomicU32>,
+    authorization: Arc<Mutex<Option<String>>>,
 }
 
 impl Engine {
@@ -103,13 +105,18 @@ impl Engine {
         let address = listener.local_addr().expect("bound");
         let script = Arc::new(Mutex::new(script));
         let asked = Arc::new(AtomicU32::new(0));
-        let served = Served { script: script.clone(), asked: asked.clone() };
+        let authorization = Arc::default();
+        let served = Served {
+            script: script.clone(),
+            asked: asked.clone(),
+            authorization: Arc::clone(&authorization),
+        };
         let routes = Router::new().fallback(answer).with_state(served);
         let lifecycle = Lifecycle::new();
         lifecycle.spawn("engine", async move {
             axum::serve(listener, routes).await.expect("serves until aborted");
         });
-        Self { address, script, asked, lifecycle }
+        Self { address, script, asked, authorization, lifecycle }
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Script)) {
@@ -118,6 +125,11 @@ impl Engine {
 
     pub(crate) fn requests(&self) -> u32 {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// What the last request had in `authorization`.
+    pub(crate) fn authorization(&self) -> Option<String> {
+        self.authorization.lock().clone()
     }
 
     pub(crate) fn backend(&self, id: &str) -> RawBackend {
@@ -137,7 +149,14 @@ impl Drop for Engine {
     }
 }
 
-async fn answer(State(served): State<Served>, uri: Uri, body: Bytes) -> impl IntoResponse {
+async fn answer(
+    State(served): State<Served>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> impl IntoResponse {
+    let authorization = headers.get("authorization").and_then(|value| value.to_str().ok());
+    *served.authorization.lock() = authorization.map(str::to_owned);
     served.asked.fetch_add(1, Ordering::Relaxed);
     let script = served.script.lock().clone();
     if script.silent {
@@ -189,6 +208,7 @@ pub(crate) struct Watch {
     pub(crate) registry: Registry,
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) whole: watch::Receiver<bool>,
+    pub(crate) reload: crate::Reload,
     lifecycle: Lifecycle,
 }
 
@@ -211,9 +231,9 @@ impl Watch {
             store: store.clone(),
         };
         let service = config.build(deps).expect("an empty registry");
-        let (fleet, whole) = (service.fleet(), service.whole());
+        let (fleet, whole, reload) = (service.fleet(), service.whole(), service.reload());
         lifecycle.spawn("telemetry", service.run(lifecycle.drain()));
-        Self { fleet, registry, store, whole, lifecycle }
+        Self { fleet, registry, store, whole, reload, lifecycle }
     }
 
     /// Waits until the backend is as wanted.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use lifecycle::Lifecycle;
+use lifecycle::{Lifecycle, OnHangUp};
 use sim::EngineConfig;
 use tokenization::ModelFolder;
 
@@ -143,7 +143,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let double = args.into_double()?;
     let handle = double.spawn(lifecycle::bind(address).await?)?;
     println!("engine double listens on http://{}", handle.addr());
-    Lifecycle::new().run_until_signal().await?;
+    Lifecycle::new().run_until_signal(OnHangUp::End).await?;
     handle.shutdown().await;
     Ok(())
 }

@@ -4,4 +4,5 @@
 mod config;
 mod logs;
 mod process;
+mod reload;
 mod signals;

@@ -56,12 +56,14 @@ async fn a_stream_that_hangs_is_ended_with_an_error_event_when_the_drain_is_over
 async fn a_second_signal_ends_the_process_at_once() {
     let double = double(|double| double).await;
     double.set_fault("stall-after=2".parse::<Fault>().unwrap());
-    let mut gateway = Serving::start(&ConfigFile::before(&double, ""));
-    let mut stream = chat(gateway.edge, "", "Hangs", 40);
-    read_until(&mut stream, "\"content\":");
-    gateway.signal("TERM");
-    gateway.await_line("draining");
-    gateway.signal("TERM");
-    let status = gateway.await_exit();
-    assert_eq!((status.code(), status.signal()), (Some(143), None));
+    for (second, code) in [("TERM", 143), ("INT", 130)] {
+        let mut gateway = Serving::start(&ConfigFile::before(&double, ""));
+        let mut stream = chat(gateway.edge, "", "Hangs", 40);
+        read_until(&mut stream, "\"content\":");
+        gateway.signal("TERM");
+        gateway.await_line("draining");
+        gateway.signal(second);
+        let status = gateway.await_exit();
+        assert_eq!((status.code(), status.signal()), (Some(code), None));
+    }
 }

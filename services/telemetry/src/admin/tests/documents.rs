@@ -6,7 +6,7 @@ use domain::desired::{Announced, Backend, LifecycleWish, Tenant};
 use serde_json::{Value, json};
 
 use super::kit::{Kit, seen};
-use crate::{Config, RawBackend, RawConfig};
+use crate::{Config, FileBackends, RawBackend, RawConfig};
 
 #[tokio::test]
 async fn a_backend_is_added_drained_maintained_readied_and_removed() {
@@ -204,7 +204,8 @@ async fn the_config_files_engines_keep_their_names_and_addresses() {
         credential: None,
     };
     let config = Config::new(RawConfig::default(), vec![entry]).unwrap();
-    let kit = Kit::beside(config.file_backends(), vec![seen("e0", BackendState::Ready)]);
+    let kit =
+        Kit::beside(FileBackends::new(&config.backends), vec![seen("e0", BackendState::Ready)]);
     let taken = kit.add("/backends/e0", json!({"url": "http://e1:1"})).await;
     assert_eq!(taken.is_problem(409, "taken")["field"], "id");
     let taken = kit.add("/backends/dup", json!({"url": "https://E0:1"})).await;

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use crate::FileBackends;
-use crate::admin::Deps;
 use crate::admin::auth::Tokens;
 use crate::admin::config::Config;
+use crate::admin::{Deps, Reload};
 
 pub(super) const TOKEN: &str = "a-token-that-nobody-guesses";
 
@@ -26,6 +26,7 @@ pub(super) struct Kit {
     pub(super) store: Arc<MemoryStore>,
     pub(super) registry: Registry,
     router: Router,
+    reload: Reload,
     _fleet: watch::Sender<Arc<Fleet>>,
     _members: watch::Sender<MemberList>,
 }
@@ -87,8 +88,17 @@ impl Kit {
             members: members.subscribe(),
             file,
         };
-        let router = Config { listen, tls: None, tokens }.build(deps).unwrap().router();
-        Self { store, registry, router, _fleet: fleet, _members: members }
+        let api = Config { listen, tls: None, tokens }.build(deps).unwrap();
+        let (router, reload) = (api.router(), api.reload());
+        Self { store, registry, router, reload, _fleet: fleet, _members: members }
+    }
+
+    /// Has one token from now on, under the name that it had.
+    pub(super) fn set_token(&self, token: &str) {
+        let mut tokens = Tokens::default();
+        assert!(tokens.insert("ops".into(), token));
+        let listen = "127.0.0.1:0".parse().unwrap();
+        self.reload.apply(Config { listen, tls: None, tokens });
     }
 
     pub(super) async fn send(&self, request: Request<Body>) -> Answer {

@@ -31,6 +31,19 @@ async fn without_a_token_nothing_is_told_whatever_the_route() {
 }
 
 #[tokio::test]
+async fn a_token_that_left_the_config_opens_nothing_from_then_on() {
+    let kit = Kit::new();
+    let mine = format!("Bearer {TOKEN}");
+    let ask = |token: &str| {
+        kit.send(request("GET", "/admin/v1/backends", &[("authorization", token)], vec![]))
+    };
+    ask(&mine).await.is(200);
+    kit.set_token("another-that-nobody-guesses");
+    ask(&mine).await.is_problem(401, "unauthorized");
+    ask("Bearer another-that-nobody-guesses").await.is(200);
+}
+
+#[tokio::test]
 async fn routes_and_methods_that_do_not_exist_are_problems_too() {
     let kit = Kit::new();
     kit.get("/nothing").await.is_problem(404, "not_found");

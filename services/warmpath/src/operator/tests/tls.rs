@@ -61,8 +61,7 @@ fn write(path: &Path, text: &str) -> PathBuf {
     path.to_owned()
 }
 
-/// Serves an API; returns its address without the scheme.
-async fn serve(tls: RawTls) -> (Lifecycle, String) {
+fn config(tls: RawTls) -> admin::Config {
     let folder = tempfile::tempdir().unwrap();
     let token = SecretRef::File(write(&folder.path().join("token"), TOKEN));
     let raw = admin::RawConfig {
@@ -71,7 +70,17 @@ async fn serve(tls: RawTls) -> (Lifecycle, String) {
         tokens: vec![admin::RawToken { name: "ops".to_owned(), token }],
         ..admin::RawConfig::default()
     };
-    let config = admin::Config::new(raw).unwrap().unwrap();
+    admin::Config::new(raw).unwrap().unwrap()
+}
+
+/// Serves an API; returns its address without the scheme.
+async fn serve(tls: RawTls) -> (Lifecycle, String) {
+    let (lifecycle, address, _) = serve_reloadable(tls).await;
+    (lifecycle, address)
+}
+
+async fn serve_reloadable(tls: RawTls) -> (Lifecycle, String, admin::Reload) {
+    let config = config(tls);
     assert!(!format!("{config:?}").contains("PRIVATE"), "{config:?}");
     let lifecycle = Lifecycle::new();
     let listener = lifecycle::bind(config.listen()).await.unwrap();
@@ -84,8 +93,9 @@ async fn serve(tls: RawTls) -> (Lifecycle, String) {
         file: telemetry::FileBackends::default(),
     };
     let api = config.build(deps).unwrap();
+    let reload = api.reload();
     lifecycle.spawn("admin-api", api.run(listener, lifecycle.spawner()));
-    (lifecycle, address)
+    (lifecycle, address, reload)
 }
 
 /// What comes of asking for the tenants.
@@ -118,6 +128,19 @@ async fn an_api_with_a_certificate_is_asked_over_tls_by_who_knows_its_authority(
     let (_lifecycle, plain) = serve(RawTls::default()).await;
     let error = fault(&format!("https://{plain}"), knows()).await;
     assert!(error.contains("write http://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_was_renewed_is_shown_to_who_connects_from_then_on() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let (_lifecycle, address, reload) = serve_reloadable(old.issue()).await;
+    let url = format!("https://{address}");
+    let knows = |authority: &Authority| RawTls { ca: authority.ca(), ..RawTls::default() };
+    assert_eq!(ask(&url, knows(&old)).await.unwrap(), "[]");
+    reload.apply(config(new.issue()));
+    assert_eq!(ask(&url, knows(&new)).await.unwrap(), "[]");
+    let error = fault(&url, knows(&old)).await;
+    assert!(error.contains("invalid peer certificate"), "{error}");
 }
 
 #[tokio::test]
