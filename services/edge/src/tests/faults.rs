@@ -102,7 +102,7 @@ impl<'a> Play<'a> {
     /// Reads nothing until just before that is taken for good.
     async fn stall(&self) {
         self.engine.await_requests(1).await;
-        let limit = self.bed.gateway.timeouts.write_stall;
+        let limit = self.bed.gateway.access.current().rules().timeouts.write_stall;
         tokio::time::sleep(limit - invariants::SOON / 2).await;
         assert_eq!(self.engine.working(), 1, "{}: given up before its time", self.cell.name);
         tokio::time::sleep(invariants::SOON / 2).await;
