@@ -111,6 +111,8 @@ impl Part {
 
     /// Ends it without a word.
     pub fn kill(&mut self) {
+        // What reloads holds on to the process's state, as a store's lock.
+        self.commit = Box::new(|_| {});
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
