@@ -3,20 +3,29 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::LifecycleError;
+
+/// Connections that the system holds until they are taken, where it allows as many (Linux:
+/// `net.core.somaxconn`). The usual 128 are too few for clients that all come at once: the system
+/// drops or resets what is beyond.
+const BACKLOG: u32 = 4096;
 
 /// Listens on `address`; port 0 takes a free one.
 ///
 /// # Errors
 /// The address is taken, not ours, or not allowed; the error says which and what to do.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, LifecycleError> {
-    TcpListener::bind(address).await.map_err(|source| LifecycleError::Bind {
-        address,
-        hint: hint(&source),
-        source,
-    })
+    listen(address).map_err(|source| LifecycleError::Bind { address, hint: hint(&source), source })
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As listeners have it everywhere: a port whose last connections are not forgotten yet is free.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn hint(error: &io::Error) -> String {
@@ -48,6 +57,21 @@ mod tests {
         let error = bind(taken).await.unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot listen on {taken}: the address is in use")));
         assert!(error.contains("choose another port"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_connections_waits_to_be_taken() {
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        for n in 0..300 {
+            let connecting = tokio::net::TcpStream::connect(address);
+            let connected = tokio::time::timeout(std::time::Duration::from_secs(20), connecting);
+            clients.push(connected.await.unwrap_or_else(|_| panic!("{n} were let in")).unwrap());
+        }
+        for _ in &clients {
+            listener.accept().await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -78,7 +78,11 @@ pub(super) async fn read(
             whole = piece;
         } else {
             if joined.is_empty() {
-                joined = BytesMut::from(std::mem::take(&mut whole));
+                // Room for all that was announced at once: growing step by step would hold up to
+                // three times of it. What does not come is never touched, and takes no memory.
+                let room = announced(headers).unwrap_or(0).max(length as u64);
+                joined.reserve(usize::try_from(room).unwrap_or(length).min(limit));
+                joined.extend_from_slice(&std::mem::take(&mut whole));
             }
             joined.extend_from_slice(&piece);
         }
