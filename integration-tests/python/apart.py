@@ -159,8 +159,7 @@ async def rolling(args, nats):
     order = ["telemetry", "router-0", "router-1", *(["nats"] if nats else []), *engines, "edge-0", "edge-1"]
     phases = []
     try:
-        await cluster.start()
-        await add_backends(cluster)
+        await start_with_backends(cluster)
         stream = Stream(cluster, args)
         sending = asyncio.create_task(stream.run())
         await asyncio.sleep(args.pause)
@@ -193,11 +192,18 @@ async def rolling(args, nats):
     return {"line": "rolling", "holds": holds, "figures": figures}
 
 
-async def add_backends(cluster):
-    """The engines by the admin API, each there and ready at every router."""
+async def start_with_backends(cluster):
+    """Starts all, and adds the engines by the admin API: each is there and ready at every router."""
+    for part in cluster.parts.values():
+        part.start()
+    for name in ["telemetry", *cluster.engines]:
+        await cluster.parts[name].await_ready()
     api = admin.Api(cluster.admin_api)
     for name, url in cluster.engines.items():
         await api.put(f"/backends/{name}", {"url": url})
+    # The others are not ready before there is a backend.
+    for part in cluster.parts.values():
+        await part.await_ready()
     routers = [port for name, port in cluster.admin.items() if name.startswith("router")]
     for port in routers:
         while True:

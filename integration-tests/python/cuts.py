@@ -79,8 +79,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parts.add_arguments(parser)
     load.add_arguments(parser, words=1100)
-    # Answers of a second: a hundred are open, and a session that forgets its own is seen.
-    parser.set_defaults(documents=12, tokens=200)
+    # Answers of half a second: fifty are open, and a session that forgets its own is seen.
+    parser.set_defaults(documents=6, tokens=100)
     parser.add_argument("--rate", type=float, default=100)
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--away", type=float, default=100, help="milliseconds that nobody is let in")

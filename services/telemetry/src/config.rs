@@ -143,6 +143,9 @@ impl Config {
     /// The folder cannot be opened, or its metrics are registered already.
     pub fn open_store(&self, registry: &Registry) -> Result<Arc<dyn ConfigStore>, Error> {
         let Some(folder) = &self.store else {
+            tracing::info!(
+                "telemetry.store is not set: what operators change is forgotten at a restart"
+            );
             return Ok(Arc::new(MemoryStore::new(Limits::default())?));
         };
         let metrics = config_store::Metrics::default();

@@ -25,6 +25,8 @@ pub(crate) enum Verdict {
     Ripe,
     /// It is down now.
     WentDown,
+    /// It is joining, and so many probes failed that somebody should look.
+    Unheard,
 }
 
 impl Health {
@@ -51,7 +53,10 @@ impl Health {
                 self.in_a_row = 0;
                 Verdict::Unchanged
             }
-            BackendState::Joining => Verdict::Ripe,
+            BackendState::Joining => {
+                self.in_a_row = 0;
+                Verdict::Ripe
+            }
             BackendState::Down | BackendState::Draining | BackendState::Maintenance => {
                 self.in_a_row += 1;
                 if self.in_a_row >= BACK_AFTER { Verdict::Ripe } else { Verdict::Unchanged }
@@ -72,7 +77,11 @@ impl Health {
                 self.in_a_row = 0;
                 Verdict::WentDown
             }
-            _ => {
+            BackendState::Joining => {
+                self.in_a_row = self.in_a_row.saturating_add(1);
+                if self.in_a_row == DOWN_AFTER { Verdict::Unheard } else { Verdict::Unchanged }
+            }
+            BackendState::Down | BackendState::Draining | BackendState::Maintenance => {
                 self.in_a_row = 0;
                 Verdict::Unchanged
             }
@@ -93,9 +102,9 @@ mod tests {
     #[test]
     fn joining_ripens_with_the_first_success_and_failures_keep_it_there() {
         let mut health = Health::new(BackendState::Joining);
-        for _ in 0..10 {
-            assert_eq!(health.failed(), Verdict::Unchanged);
-        }
+        let told: Vec<_> = (0..10).map(|_| health.failed()).collect();
+        assert_eq!(told[DOWN_AFTER as usize - 1], Verdict::Unheard, "and once alone");
+        assert_eq!(told.iter().filter(|told| **told == Verdict::Unchanged).count(), 9);
         assert_eq!(health.state(), BackendState::Joining);
         assert_eq!(health.succeeded(), Verdict::Ripe);
         assert_eq!(health.state(), BackendState::Joining, "until everything is known");

@@ -190,14 +190,17 @@ impl Prober {
 
     fn probe_failed(&mut self, fault: Fault) {
         self.metrics.probe_failed(fault);
-        if self.health.failed() == Verdict::WentDown {
-            match self.deps.publisher.wished(&self.seen.id) {
-                Some(LifecycleWish::Ready) => {
-                    tracing::warn!(backend.id = %self.seen.id, %fault, "backend is down");
-                }
-                // It is out of service because somebody works on it.
-                _ => tracing::info!(backend.id = %self.seen.id, %fault, "backend is down"),
+        let what = match self.health.failed() {
+            Verdict::WentDown => "backend is down",
+            Verdict::Unheard => "backend has not answered a probe yet; it is asked on",
+            Verdict::Unchanged | Verdict::Ripe => return,
+        };
+        match self.deps.publisher.wished(&self.seen.id) {
+            Some(LifecycleWish::Ready) => {
+                tracing::warn!(backend.id = %self.seen.id, %fault, "{what}");
             }
+            // It is out of service because somebody works on it.
+            _ => tracing::info!(backend.id = %self.seen.id, %fault, "{what}"),
         }
     }
 

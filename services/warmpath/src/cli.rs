@@ -28,7 +28,7 @@ enum Command {
     Engine(Box<double::Args>),
     /// Compare policies on workloads and traces under virtual time
     Sim(Box<sim_cli::Args>),
-    /// Engines: list, add, drain, maintain, remove
+    /// Engines: list, add, drain, maintenance, ready, remove
     Backend {
         #[command(subcommand)]
         command: operator::backend::Command,
