@@ -28,7 +28,7 @@
 //! | [`MemberList`] | telemetry → all; any → one | this is the list |
 //! | a request for the list | any → one | yours is newer: send it |
 //!
-//! Every message between members carries the sender's epoch ([`Membership::standing`]). An older
+//! Every message between members carries the sender's epoch ([`Membership::order`]). An older
 //! one is answered with the list, and what it says as an owner is refused. A newer one is taken,
 //! and its sender asked for the list. So lists spread with telemetry gone.
 //!

@@ -193,7 +193,7 @@ impl<S: Replicated> Pool<S> {
     }
 
     /// A message of another router's. The caller has refused those of an older epoch than ours
-    /// ([`Membership::standing`](crate::Membership::standing)).
+    /// ([`Membership::order`](crate::Membership::order)).
     pub fn on_message(
         &mut self,
         from: &Process,
