@@ -1,45 +1,16 @@
 //! Spans reach a collector that speaks OTLP, and nobody waits for one that does not.
 
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+#[path = "collector/server.rs"]
+mod server;
+
 use opentelemetry_proto::tonic::trace::v1::Span as ReceivedSpan;
 use prometheus::Registry;
+use server::collector;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status};
+use tokio::sync::oneshot;
 use traces::{
     Config, Exporter, KeyValue, Metrics, Parent, RawConfig, Span, SpanKind, Trace, Tracer,
 };
-
-struct Collector(mpsc::UnboundedSender<ExportTraceServiceRequest>);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let _ = self.0.send(request.into_inner());
-        Ok(Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
-async fn collector() -> (String, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    let (sender, requests) = mpsc::unbounded_channel();
-    let serving = tonic::transport::Server::builder()
-        .add_service(TraceServiceServer::new(Collector(sender)))
-        .serve_with_incoming(TcpListenerStream::new(listener));
-    #[allow(clippy::disallowed_methods, reason = "a server of the test's own")]
-    tokio::spawn(serving);
-    (address, requests)
-}
 
 fn tracer(endpoint: &str, sample_ratio: f64) -> (Tracer, Exporter, Registry) {
     let raw = RawConfig {

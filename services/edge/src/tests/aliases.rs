@@ -159,8 +159,9 @@ async fn routes_and_models_may_have_limits_of_their_own() {
     let open = bed.client.send("POST", "/v1/completions", "", &large).await;
     let other = bed.client.send("POST", "/v1/chat/completions", "", &ask("org/m", "x")).await;
     engine.await_requests(3).await;
-    tokio::time::sleep(std::time::Duration::from_millis(60)).await;
-    assert_eq!(bed.router.open_leases(), 2, "neither has the short limit");
+    // Sent after both, and ended by the short limit.
+    assert_error(&bed.client.chat(&ask("m", "x")).await, ErrorCode::Timeout);
+    assert_eq!(bed.router.open_leases(), 2, "neither of the others has it");
     drop((open, other));
     bed.assert_idle().await;
 }

@@ -1,18 +1,14 @@
 //! Spans of requests, as a collector gets them.
 
+#[path = "../../../../libs/traces/tests/collector/server.rs"]
+mod server;
+
 use std::collections::BTreeMap;
 
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status};
 
 use crate::RawConfig;
 use crate::testing::*;
@@ -20,22 +16,9 @@ use crate::testing::*;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
 
-struct Collector(mpsc::UnboundedSender<ExportTraceServiceRequest>);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let _ = self.0.send(request.into_inner());
-        Ok(Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
 /// A span as it arrived.
 #[derive(Debug)]
-struct Told {
+struct ReceivedSpan {
     name: String,
     id: String,
     parent: String,
@@ -44,15 +27,8 @@ struct Told {
 }
 
 /// A setup whose spans go to the collector behind the other end.
-async fn traced() -> (Setup, mpsc::UnboundedReceiver<ExportTraceServiceRequest>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let (sender, requests) = mpsc::unbounded_channel();
-    let serving = tonic::transport::Server::builder()
-        .add_service(TraceServiceServer::new(Collector(sender)))
-        .serve_with_incoming(TcpListenerStream::new(listener));
-    #[allow(clippy::disallowed_methods, reason = "a server of the test's own")]
-    tokio::spawn(serving);
+async fn traced() -> (Setup, mpsc::Receiver<ExportTraceServiceRequest>) {
+    let (endpoint, requests) = server::collector().await;
     let traces = traces::RawConfig { endpoint: Some(endpoint), ..traces::RawConfig::default() };
     let edge = RawConfig { traces, ..RawConfig::default() };
     (Setup { edge, ..Setup::default() }, requests)
@@ -61,8 +37,8 @@ async fn traced() -> (Setup, mpsc::UnboundedReceiver<ExportTraceServiceRequest>)
 /// All spans of one request, by name, when it and the edge have ended.
 async fn spans(
     bed: Bed,
-    mut requests: mpsc::UnboundedReceiver<ExportTraceServiceRequest>,
-) -> Vec<Told> {
+    mut requests: mpsc::Receiver<ExportTraceServiceRequest>,
+) -> Vec<ReceivedSpan> {
     bed.assert_idle().await;
     bed.lifecycle.begin_drain();
     bed.lifecycle.shutdown(std::time::Duration::from_secs(30)).await;
@@ -79,7 +55,7 @@ async fn spans(
                 let attribute = |a: opentelemetry_proto::tonic::common::v1::KeyValue| {
                     (a.key, text(a.value.and_then(|v| v.value)))
                 };
-                Told {
+                ReceivedSpan {
                     name: span.name,
                     id: hex(&span.span_id),
                     parent: hex(&span.parent_span_id),
