@@ -27,7 +27,8 @@ const PIECE: usize = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AskClock {
     bookings: u32,
-    memory: f32,
+    /// One over the bookings that a count fades over.
+    per_booking: f32,
 }
 
 impl AskClock {
@@ -44,7 +45,7 @@ impl AskClock {
     }
 
     pub(crate) fn set_ranks(&mut self, ranks: usize) {
-        self.memory = MEMORY_REQUESTS * ranks.max(1) as f32;
+        self.per_booking = 1.0 / (MEMORY_REQUESTS * ranks.max(1) as f32);
     }
 
     /// What is left of a count that was right `then`.
@@ -55,10 +56,10 @@ impl AskClock {
 
     #[inline]
     fn fading(self, then: u32) -> f32 {
-        let x = self.bookings.wrapping_sub(then) as f32 / self.memory;
+        let x = self.bookings.wrapping_sub(then) as f32 * self.per_booking;
         if x < SHORT {
             // The first terms of the series, which are all that shows in an `f32`.
-            return 1.0 - x * (1.0 - x * (0.5 - x / 6.0));
+            return 1.0 - x * (1.0 - x * (0.5 - x * (1.0 / 6.0)));
         }
         (-x).exp()
     }

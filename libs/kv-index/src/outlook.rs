@@ -25,12 +25,30 @@ pub(crate) struct Outlook {
     eaten: u64,
     at: AskClock,
     /// Runs that were looked at.
-    runs: u32,
+    known_runs: u32,
     /// Whether they are all runs that there are.
     is_whole: bool,
     is_known: bool,
-    /// For each run: the blocks up to its end, and their asks in sum.
-    ends: [(u64, f64); RUNS],
+    runs: [Run; RUNS],
+}
+
+/// A run of the order. A choice reads some of every rank: there is nothing to divide by.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Blocks up to its end; a rank has fewer than fit.
+    end: u32,
+    /// How often each of its blocks was asked for.
+    each: f32,
+    /// Asks of all blocks up to its end.
+    asks: f64,
+}
+
+impl Run {
+    /// Asks of the blocks up to one of its own.
+    #[inline]
+    fn up_to(&self, blocks: u64) -> f64 {
+        self.asks - (u64::from(self.end) - blocks) as f64 * f64::from(self.each)
+    }
 }
 
 impl Outlook {
@@ -51,21 +69,30 @@ impl Outlook {
     /// So many blocks were evicted, and nothing else has changed since it `was_known`.
     pub(crate) fn eat(&mut self, blocks: u64, was_known: bool) {
         self.eaten += blocks;
-        let last = self.up_to_run(self.runs as usize).0;
-        self.is_known = was_known && (self.is_whole || self.eaten <= last / 2);
+        self.is_known = was_known && (self.is_whole || self.eaten <= self.reach() / 2);
     }
 
     /// Whether it tells of so many blocks as well as it ever can.
     #[inline]
     fn covers(&self, blocks: u64) -> bool {
-        let runs = self.runs as usize;
-        let is_complete = self.is_whole || runs == RUNS;
-        self.is_known && (is_complete || self.up_to_run(runs).0 >= blocks + self.eaten)
+        let is_complete = self.is_whole || self.known_runs as usize == RUNS;
+        self.is_known && (is_complete || self.reach() >= blocks + self.eaten)
+    }
+
+    /// The blocks of all runs that were looked at.
+    #[inline]
+    fn reach(&self) -> u64 {
+        self.known().last().map_or(0, |run| u64::from(run.end))
+    }
+
+    #[inline]
+    fn known(&self) -> &[Run] {
+        &self.runs[..self.known_runs as usize]
     }
 
     #[cfg(test)]
     pub(crate) fn reaches(&self, blocks: u64) -> bool {
-        self.is_whole || self.up_to_run(self.runs as usize).0 >= blocks + self.eaten
+        self.is_whole || self.reach() >= blocks + self.eaten
     }
 
     /// The asks of these blocks of the order in sum, as of when the outlook was made.
@@ -80,28 +107,19 @@ impl Outlook {
     /// The first run that ends with that many blocks or later, none of those before `from`.
     #[inline]
     fn run_with(&self, blocks: u64, from: usize) -> usize {
-        let ends = &self.ends[from..self.runs as usize];
-        from + ends.iter().position(|(end, _)| *end >= blocks).unwrap_or(ends.len())
-    }
-
-    /// Blocks and asks of the first runs.
-    #[inline]
-    fn up_to_run(&self, runs: usize) -> (u64, f64) {
-        runs.checked_sub(1).map_or((0, 0.0), |last| self.ends[last])
+        let runs = &self.known()[from..];
+        from + runs.iter().position(|run| u64::from(run.end) >= blocks).unwrap_or(runs.len())
     }
 
     /// Asks up to a number of blocks, which end in run `at`.
     #[inline]
     fn up_to(&self, blocks: u64, at: usize) -> f64 {
-        let before = self.up_to_run(at);
-        let (from, to) = if at < self.runs as usize {
-            (before, self.ends[at])
-        } else if self.is_whole || before.0 == 0 {
-            return before.1;
-        } else {
-            ((0, 0.0), before)
-        };
-        from.1 + (to.1 - from.1) * (blocks - from.0) as f64 / (to.0 - from.0) as f64
+        match (self.known().get(at), self.known().last()) {
+            (Some(run), _) => run.up_to(blocks),
+            (None, None) => 0.0,
+            (None, Some(last)) if self.is_whole || last.end == 0 => last.asks,
+            (None, Some(last)) => last.asks * blocks as f64 / f64::from(last.end),
+        }
     }
 }
 
@@ -140,15 +158,17 @@ impl KvIndex {
     fn look_ahead(&mut self, slot: u32, blocks: u64) {
         let mut outlook = Outlook { at: self.clock, is_known: true, ..Outlook::default() };
         let mut place = self.ranks[slot as usize].head;
-        let mut sum = (0, 0.0);
-        for end in &mut outlook.ends {
-            if place == Place::NONE || sum.0 >= 2 * blocks {
+        let mut up_to = Run::default();
+        for run in &mut outlook.runs {
+            if place == Place::NONE || u64::from(up_to.end) >= 2 * blocks {
                 break;
             }
-            let (blocks, asks, next) = self.run_at(slot, place);
-            sum = (sum.0 + blocks, sum.1 + blocks as f64 * f64::from(asks));
-            *end = sum;
-            outlook.runs += 1;
+            let (blocks, each, next) = self.run_at(slot, place);
+            up_to.end = up_to.end.saturating_add(u32::try_from(blocks).unwrap_or(u32::MAX));
+            up_to.each = each;
+            up_to.asks += blocks as f64 * f64::from(each);
+            *run = up_to;
+            outlook.known_runs += 1;
             place = next;
         }
         outlook.is_whole = place == Place::NONE;

@@ -28,7 +28,12 @@ impl State {
         self.ranks.refresh();
         let mut eligibilities = self.eligibilities(route, now);
         let eligible = self.eligible(&eligibilities);
-        eligible.iter().for_each(|at| eligibilities[*at] = Eligibility::Eligible);
+        for at in &eligible {
+            // Those that are asked rather than nobody as well.
+            if let Some(eligibility) = eligibilities.get_mut(*at) {
+                *eligibility = Eligibility::Eligible;
+            }
+        }
         if eligible.is_empty() {
             let reason = if eligibilities.contains(&Eligibility::Excluded) {
                 RejectReason::AllExcluded
@@ -52,10 +57,11 @@ impl State {
         (Ok(decision), trace)
     }
 
+    /// What stands against each rank; empty where nothing stands against any.
     fn eligibilities(&self, route: &Route, now: Moment) -> Vec<Eligibility> {
         let is_plain = route.model == self.model && route.excluded.is_empty();
         if is_plain && self.ranks.are_all_open() {
-            return vec![Eligibility::Eligible; self.ranks.len()];
+            return Vec::new();
         }
         let eligibility = |at| match is_plain && self.ranks.is_open(at) {
             true => Eligibility::Eligible,
@@ -71,8 +77,8 @@ impl State {
         let of = |wanted: Eligibility| {
             eligibilities.iter().enumerate().filter(move |(_, s)| **s == wanted).map(|(i, _)| i)
         };
-        if eligibilities.iter().all(|eligibility| *eligibility == Eligibility::Eligible) {
-            return (0..eligibilities.len()).collect();
+        if eligibilities.is_empty() {
+            return (0..self.ranks.len()).collect();
         }
         let mut eligible = Vec::with_capacity(eligibilities.len());
         eligible.extend(of(Eligibility::Eligible));

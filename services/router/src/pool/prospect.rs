@@ -121,15 +121,15 @@ impl<'a> Asked<'a> {
         kept: Option<&Kept>,
     ) -> f64 {
         let Some((number, slot)) = found.cache else { return 0.0 };
-        let Reading { mirror, measure, .. } = &self.readings[number as usize];
-        let mirror = &mut mirrors[*mirror];
-        let new_blocks = measure.full_blocks().saturating_sub(found.matched_blocks);
+        let Reading { mirror, full_blocks, block_tokens, .. } = self.readings[number as usize];
+        let mirror = &mut mirrors[mirror];
+        let new_blocks = full_blocks.saturating_sub(found.matched_blocks);
         let mut asks = mirror.index.asks_evicted_by(slot, new_blocks);
         if let Some(copies) = kept.and_then(|kept| kept.further(place, found)) {
             let kept_out = mirror.index.asks_evicted_by(slot, copies.blocks);
             asks += copies::price(kept_out, copies);
         }
-        asks * measure.block_tokens()
+        asks * block_tokens
     }
 
     /// The key that names the prompt's leading blocks, as a reading has them.
@@ -175,6 +175,9 @@ struct Reading {
     /// The index of the unit.
     mirror: usize,
     measure: Measure,
+    /// Of the measure, which would divide for each rank.
+    full_blocks: u32,
+    block_tokens: f64,
 }
 
 impl Reading {
@@ -188,7 +191,9 @@ impl Reading {
             (None, None) => (of.unwrap_or(BlockUnit::TEXT), None, None),
         };
         let measure = Measure::new(unit, prompt, state.bytes_per_token);
-        Self { of, unit, list, level, mirror: state.mirror(unit), measure }
+        let (full_blocks, block_tokens) = (measure.full_blocks(), measure.block_tokens());
+        let mirror = state.mirror(unit);
+        Self { of, unit, list, level, mirror, measure, full_blocks, block_tokens }
     }
 
     /// Of a prompt of which so many leading blocks match.

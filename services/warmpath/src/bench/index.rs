@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     /// How often everything is measured; the middle one is reported, of worst cases the best, of
-    /// decisions all of them and the least of each
+    /// decisions all of them and the middle of each
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Only these parts

@@ -44,12 +44,12 @@ pub(super) struct Figures {
     rounds: usize,
     decisions: usize,
     decision: Spread,
-    /// Of the least that each decision took in the rounds.
-    least_decision: Spread,
+    /// Of the middle of what each decision took in the rounds.
+    middle_decision: Spread,
     report: Spread,
     /// Of a fixed piece of work that takes as long at the median.
     control: Spread,
-    least_control: Spread,
+    middle_control: Spread,
 }
 
 /// How times are spread.
@@ -183,8 +183,8 @@ fn backend(number: usize) -> Backend {
 }
 
 /// Every round makes the same requests in the same order. What a decision takes beyond its own work
-/// (a tick, another guest on the core) hits another one in each round, so that the least it took of
-/// all rounds is nearer to that work.
+/// (a tick, another guest on the core) hits another one in each round, so that the middle of what it
+/// took in the rounds is near to that work.
 pub(super) fn run(load: &IndexLoad, rounds: u32) -> anyhow::Result<Figures> {
     let rounds: Vec<Round> = (0..rounds).map(|_| round(load)).collect::<anyhow::Result<_>>()?;
     let figures = Figures {
@@ -193,16 +193,16 @@ pub(super) fn run(load: &IndexLoad, rounds: u32) -> anyhow::Result<Figures> {
         rounds: rounds.len(),
         decisions: rounds.first().map_or(0, |round| round.decisions.len()),
         decision: Spread::over(rounds.iter().map(|round| &round.decisions[..])),
-        least_decision: Spread::of(least(rounds.iter().map(|round| &round.decisions[..]))),
+        middle_decision: Spread::of(middle(rounds.iter().map(|round| &round.decisions[..]))),
         report: Spread::over(rounds.iter().map(|round| &round.reports[..])),
         control: Spread::over(rounds.iter().map(|round| &round.controls[..])),
-        least_control: Spread::of(least(rounds.iter().map(|round| &round.controls[..]))),
+        middle_control: Spread::of(middle(rounds.iter().map(|round| &round.controls[..]))),
     };
     println!("decision with {RANKS} ranks and {BLOCKS} blocks, {} rounds:", figures.rounds);
     println!("  as they came            {}", figures.decision);
-    println!("  least of the rounds     {}", figures.least_decision);
+    println!("  middle of the rounds    {}", figures.middle_decision);
     println!("  control, as it came     {}", figures.control);
-    println!("  control, least          {}", figures.least_control);
+    println!("  control, middle         {}", figures.middle_control);
     println!("  reports, as they came   {}", figures.report);
     Ok(figures)
 }
@@ -236,13 +236,13 @@ fn round(load: &IndexLoad) -> anyhow::Result<Round> {
     Ok(Round { decisions, reports, controls })
 }
 
-/// The least that each call took, by its place in its round.
-fn least<'a>(rounds: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
-    let least = rounds.map(<[f64]>::to_vec).reduce(|mut least, round| {
-        for (least, time) in least.iter_mut().zip(round) {
-            *least = least.min(time);
-        }
-        least
-    });
-    least.unwrap_or_default()
+/// The middle of what each call took, by its place in its round.
+fn middle<'a>(rounds: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
+    let rounds: Vec<&[f64]> = rounds.collect();
+    let calls = rounds.iter().map(|round| round.len()).min().unwrap_or(0);
+    let of_call = |call: usize| {
+        let times = sorted(rounds.iter().map(|round| round[call]).collect());
+        quantile(&times, 0.5).unwrap_or_default()
+    };
+    (0..calls).map(of_call).collect()
 }
