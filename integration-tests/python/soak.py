@@ -27,6 +27,7 @@ ENGINES = ["engine-0", "engine-1", "engine-2"]
 MANAGED = ENGINES[1:]
 # Resident memory at the end over that at ten minutes, or at a third of a shorter run.
 RATIO, SETTLED_MINUTES = 1.03, 10
+PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 # How much more than then descriptors and tasks may be at the end: they follow the traffic.
 SPARE = 1.15
 # After an engine was killed or is back, for so long answers may be cut off or refused.
@@ -162,10 +163,12 @@ class Samples:
         part = self.bed.parts["single"]
         folder = f"/proc/{part.process.pid}"
         with open(folder + "/statm") as f:
-            pages = int(f.read().split()[1])
+            resident, of_files = map(int, f.read().split()[1:3])
         page = await fetch(self.bed.admin["single"], "/metrics", text=True)
         return {
-            "rss_mib": pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20),
+            "rss_mib": resident * PAGE_MIB,
+            # Without the program's own pages, which come and go with what is executed.
+            "anonymous_mib": (resident - of_files) * PAGE_MIB,
             "descriptors": len(os.listdir(folder + "/fd")),
             "threads": len(os.listdir(folder + "/task")),
             "tasks": parts.series_sum(page, "warmpath_tasks_running"),
@@ -227,7 +230,8 @@ def summary(args, traffic, samples, trouble, left):
     end = samples.rows[-1][0]
     settled = min(SETTLED_MINUTES * 60, end / 3)
     width = min(60, settled / 2)
-    rss = [samples.around(at, "rss_mib", width) for at in (settled, end)]
+    rss, anonymous = (
+        [samples.around(at, name, width) for at in (settled, end)] for name in ("rss_mib", "anonymous_mib"))
     return {
         "minutes": args.minutes,
         "clients": args.clients,
@@ -240,6 +244,8 @@ def summary(args, traffic, samples, trouble, left):
         "rss_10": rss[0],
         "rss_end": rss[1],
         "ratio": round(rss[1] / rss[0], 4),
+        "anonymous_10": anonymous[0],
+        "anonymous_end": anonymous[1],
         "settled_at_minutes": round(settled / 60, 1),
         **{f"{name}_{when}": samples.around(at, name, width)
            for name in ("descriptors", "threads", "tasks") for when, at in (("10", settled), ("end", end))},

@@ -47,10 +47,17 @@ def understood(status, kind, data):
 
 
 def is_interrupted(answer):
-    """A stream that ended with an error event."""
+    """A stream that ended with an error event, in whichever dialect."""
     status, events = answer
     return status == 200 and isinstance(events, list) and any(
-        isinstance(event, dict) and (event.get("error") or event.get("type") == "error") for event in events)
+        isinstance(event, dict) and is_error(event) for event in events)
+
+
+def is_error(event):
+    if event.get("type") == "message-end":
+        # Cohere's.
+        return event.get("delta", {}).get("finish_reason") == "ERROR"
+    return bool(event.get("error")) or event.get("type") == "error"
 
 
 class Request:
