@@ -226,6 +226,28 @@ async fn an_answer_that_is_not_the_apis_is_a_failure_and_steers_no_terminal() {
     lifecycle.begin_drain();
 }
 
+#[tokio::test]
+async fn an_explanation_shows_the_request_and_how_well_each_candidate_was_known() {
+    let told = r#"{"request":"mine","attempts":[{"request":"req-7","attempt":0,"tenant":"t","model":"m",
+        "decision":{"backend":"gpu-0","rank":0,"reason":"cold"},"rejected":null,
+        "candidates":[
+            {"backend":"gpu-0","rank":0,"state":"ready","level":"feedback","why":"chosen: cold"},
+            {"backend":"gpu-1","rank":0,"state":"ready","level":"text","why":"score higher"}],
+        "outcome":{"state":"finished","seconds":1.0}}]}"#;
+    let (url, lifecycle) = foreign(200, told).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+    command.args(["explain", "mine", "--router", &url]);
+    let outcome = ended(command).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.err);
+    let line = |start: &str| outcome.out.lines().find(|line| line.starts_with(start)).unwrap();
+    assert!(outcome.out.starts_with("req-7: attempt 0 of t for m"), "{}", outcome.out);
+    for (start, level) in [("BACKEND", "LEVEL"), ("gpu-0", "feedback"), ("gpu-1", "text")] {
+        let columns: Vec<&str> = line(start).split_whitespace().collect();
+        assert_eq!(columns[3], level, "{}", outcome.out);
+    }
+    lifecycle.begin_drain();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_listed_and_followed() {
     let region = Region::start().await;
