@@ -14,6 +14,7 @@ use warmpath::gateway::Gateway;
 
 const DASHBOARD: &str = "observability/dashboard.json";
 const RULES: &str = "observability/rules.yaml";
+const METRICS: &str = "docs/metrics.md";
 const OPERATIONS: &str = "docs/operations.md";
 
 /// Crates that have metrics.
@@ -164,8 +165,11 @@ fn recorded_series_that_rules_use_are_recorded() {
 
 #[test]
 fn every_metric_is_described_and_every_described_one_exists() {
-    let described = names(&read(OPERATIONS), "warmpath_");
-    assert_eq!(described, metrics());
+    let metrics = metrics();
+    assert_eq!(names(&read(METRICS), "warmpath_"), metrics);
+    let named = names(&read(OPERATIONS), "warmpath_");
+    let unknown: Vec<_> = named.iter().filter(|name| !exists(name, &metrics)).collect();
+    assert!(unknown.is_empty(), "{OPERATIONS} speaks of {unknown:?}");
 }
 
 #[test]

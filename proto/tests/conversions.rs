@@ -71,7 +71,7 @@ prop_compose! {
         (pool, request, tenant, model) in (name(), name(), name(), name()),
         (lease, attempt, stream) in (any::<u64>(), any::<u32>(), any::<bool>()),
         prompt in option::of((any::<u32>(), any::<u32>(), vec(key_list(), 0..3))),
-        max_output_tokens in option::of(any::<u32>()),
+        (max_output_tokens, client_request) in (option::of(any::<u32>()), option::of(name())),
         excluded in vec(rank(), 0..4),
         hold in 0..100_000_u64,
     ) -> Asked {
@@ -80,6 +80,7 @@ prop_compose! {
             lease: LeaseId(lease),
             route: Route {
                 request: request.as_str().into(),
+                client_request: client_request.as_deref().map(Into::into),
                 attempt,
                 tenant: tenant.as_str().into(),
                 model: model.as_str().into(),

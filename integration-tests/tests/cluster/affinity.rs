@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use http::Method;
 use integration_tests::client::Reply;
 use integration_tests::cluster::Cluster;
 use integration_tests::scenarios::{chat, chat_with, document};
@@ -86,6 +87,26 @@ async fn a_request_can_be_explained_with_every_candidate_and_what_became_of_it()
     assert_eq!(attempt["outcome"]["usage"]["cached_tokens"], usage.cached_tokens.unwrap());
     let unknown = integration_tests::client::Client::new(cluster.admin());
     assert_eq!(unknown.get("/admin/v1/explain/nobody").await.status, 404);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_can_be_explained_by_the_clients_own_id() {
+    let cluster = Cluster::builder().engines(1).build().await;
+    let label = [("x-request-id", "mine 1%")];
+    let body = question(1, 0).into();
+    let reply = cluster.client().send(Method::POST, "/v1/chat/completions", &label, body).await;
+    assert_eq!(reply.header("x-request-id"), "mine 1%");
+    cluster.assert_idle().await;
+    let explained = cluster.explain("mine%201%25").await;
+    let attempt = &explained["attempts"][0];
+    assert_eq!(
+        (&explained["request"], &attempt["client_request"]),
+        (&json!("mine 1%"), &json!("mine 1%"))
+    );
+    let own = attempt["request"].as_str().unwrap();
+    assert!(own.starts_with("req-"), "{own}");
+    assert_eq!(cluster.explain(own).await["attempts"][0], *attempt);
     cluster.stop().await;
 }
 

@@ -90,6 +90,7 @@ pub(crate) fn route(document: u64) -> Route {
     let number = REQUESTS.fetch_add(1, Ordering::Relaxed);
     Route {
         request: format!("r{number}").as_str().into(),
+        client_request: None,
         attempt: 0,
         tenant: "tenant".into(),
         model: MODEL.into(),

@@ -25,6 +25,8 @@ pub type BoxStream<'a, T> = Pin<Box<dyn Stream<Item = T> + Send + 'a>>;
 pub struct Route {
     /// The client's request, the same over all attempts.
     pub request: RequestId,
+    /// What the client calls it, if it does. Not unique: clients choose it as they like.
+    pub client_request: Option<Arc<str>>,
     /// 0 for the first try.
     pub attempt: u32,
     /// Whose request it is.

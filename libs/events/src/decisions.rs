@@ -84,6 +84,7 @@ mod tests {
     fn route(request: &str) -> Route {
         Route {
             request: RequestId::new(request),
+            client_request: None,
             attempt: 0,
             tenant: "t".into(),
             model: "m".into(),

@@ -46,6 +46,15 @@ impl Request {
     pub fn prompt_keys(&self, block_tokens: u32) -> &[BlockKey] {
         &self.keys[..self.prompt_blocks(block_tokens) as usize]
     }
+
+    /// The keys, as far as there are any, of the blocks that the answer fills. Its last token is not
+    /// computed: no other follows it.
+    pub fn output_keys(&self, block_tokens: u32) -> &[BlockKey] {
+        let computed = (self.prompt_tokens + self.output_tokens).saturating_sub(1);
+        let prompt = self.prompt_blocks(block_tokens) as usize;
+        let end = ((computed / block_tokens) as usize).min(self.keys.len());
+        &self.keys[prompt..end.max(prompt)]
+    }
 }
 
 /// Everything that is sent in one run.
@@ -66,15 +75,19 @@ impl RequestSet {
     }
 
     /// The share of full prompt blocks that one cache of unlimited size would find: all that a
-    /// request before has had.
-    pub fn ceiling(&self) -> f64 {
+    /// request before has had in its prompt or its answer. Of the requests from number `from` on.
+    pub fn ceiling(&self, from: usize) -> f64 {
         let mut seen = std::collections::HashSet::new();
         let (mut all, mut hits) = (0_u64, 0_u64);
-        for request in &self.requests {
+        for (number, request) in self.requests.iter().enumerate() {
             for key in request.prompt_keys(self.block_tokens) {
-                all += 1;
-                hits += u64::from(!seen.insert(*key));
+                let is_hit = !seen.insert(*key);
+                if number >= from {
+                    all += 1;
+                    hits += u64::from(is_hit);
+                }
             }
+            seen.extend(request.output_keys(self.block_tokens));
         }
         if all == 0 { 0.0 } else { hits as f64 / all as f64 }
     }

@@ -73,6 +73,7 @@ impl From<&Asked> for v1::Route {
             lease: asked.lease.0,
             pool: asked.pool.as_str().to_owned(),
             request: route.request.as_str().to_owned(),
+            client_request: route.client_request.as_deref().unwrap_or_default().to_owned(),
             attempt: route.attempt,
             tenant: route.tenant.as_str().to_owned(),
             model: route.model.as_str().to_owned(),
@@ -100,8 +101,11 @@ impl TryFrom<v1::Route> for Asked {
                 keys: all("prompt.keys", MAX_KEY_LISTS, prompt.keys)?,
             })
         });
+        super::name("client_request", &wire.client_request)?;
+        let named = !wire.client_request.is_empty();
         let route = Route {
             request: id("request", &wire.request)?,
+            client_request: named.then(|| wire.client_request.into()),
             attempt: wire.attempt,
             tenant: id("tenant", &wire.tenant)?,
             model: id("model", &wire.model)?,

@@ -67,6 +67,7 @@ fn route() -> Route {
         stream: true,
         excluded: vec![rank("b1")],
         hold_millis: 5000,
+        client_request: String::new(),
     }
 }
 
@@ -120,11 +121,13 @@ pub(crate) fn edge_frames() -> Vec<(&'static str, EdgeFrame)> {
         pending: vec![8],
     };
     let finished = Finished { usage: Some(usage), output_keys: vec![keys()] };
+    let named = Route { client_request: "client-1".to_owned(), ..route() };
     let failed = Failed { class: "back_pressure".to_owned(), retry_after_millis: None };
     let full = Failed { retry_after_millis: Some(2000), ..failed.clone() };
     let kinds = vec![
         ("hello", edge_message::Kind::Hello(hello)),
         ("route", edge_message::Kind::Route(route())),
+        ("named_route", edge_message::Kind::Route(named)),
         ("first_token", report(report::Kind::FirstToken(FirstToken { blocks: 4 }))),
         ("progress", report(report::Kind::Progress(Progress { generated: 20, blocks: 5 }))),
         ("finished", report(report::Kind::Finished(finished))),

@@ -172,6 +172,7 @@ impl<'a> Forward<'a> {
     fn route(&self, attempt: u32, record: &Record) -> Route {
         Route {
             request: record.request.clone(),
+            client_request: record.client_label(),
             attempt,
             tenant: record.tenant.clone().unwrap_or_else(|| TenantId::from(ANONYMOUS)),
             model: self.prepared.model.clone(),

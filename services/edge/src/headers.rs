@@ -169,7 +169,7 @@ impl RequestIds {
 }
 
 /// The id a client gave its request, if it is one to repeat: short, and printable ASCII, so that
-/// it can forge no log line. It is a label; nothing is ever looked up by it.
+/// it can forge no log line. It is a label, by which operators find it again, and nobody else.
 pub(crate) fn client_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let value = headers.get(X_REQUEST_ID)?;
     let bytes = value.as_bytes();

@@ -80,6 +80,11 @@ impl Record {
         })
     }
 
+    /// What the client calls it, as text.
+    pub(crate) fn client_label(&self) -> Option<Arc<str>> {
+        self.client_id.as_ref().and_then(|id| id.to_str().ok()).map(Arc::from)
+    }
+
     /// An attempt is about to be sent.
     pub(crate) fn sending(&mut self, now: Moment) {
         if self.overhead.is_none() {

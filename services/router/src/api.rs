@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::Router;
 
-/// `GET /admin/v1/explain/{request id}` and `GET /admin/v1/backends`.
+/// `GET /admin/v1/explain/{request id}`, the gateway's id or the client's own, and `GET /admin/v1/backends`.
 pub fn admin_routes(router: Arc<Router>) -> Routes {
     Routes::new()
         .route("/admin/v1/explain/{request}", get(explain))

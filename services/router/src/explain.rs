@@ -1,4 +1,5 @@
-//! Why a request went where it went: the traces of recent decisions, by request id.
+//! Why a request went where it went: the traces of recent decisions, by request id, the gateway's
+//! own or the client's.
 //!
 //! Bounded in number and in bytes; the oldest go first. A trace keeps the best candidates and a
 //! few that were barred, so that a decision among a thousand ranks costs no more to remember than
@@ -7,6 +8,8 @@
 mod json;
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
 
 use domain::{
     BackendState, DecisionReason, Evidence, EvidenceLevel, FailureClass, LeaseId, ModelId, RankId,
@@ -28,13 +31,20 @@ pub(crate) const SCORED_LINES: usize = 24;
 /// Barred candidates kept of one decision.
 const BARRED_LINES: usize = 8;
 
-/// What the two lookup tables take for one trace, roughly.
+/// What the tables by lease and by request take for one trace, roughly.
 const TABLE_BYTES: usize = 128;
+
+/// What the table by the client's ids takes for one trace besides.
+const CLIENT_TABLE_BYTES: usize = 96;
+
+/// Attempts told at a time: a client may give all its requests one id.
+const ATTEMPTS_TOLD: usize = 100;
 
 /// How one decision came about.
 #[derive(Debug)]
 pub(crate) struct Trace {
     request: RequestId,
+    client_request: Option<Arc<str>>,
     attempt: u32,
     tenant: TenantId,
     model: ModelId,
@@ -96,6 +106,7 @@ impl Trace {
     pub(crate) fn new(route: &Route) -> Self {
         Self {
             request: route.request.clone(),
+            client_request: route.client_request.clone(),
             attempt: route.attempt,
             tenant: route.tenant.clone(),
             model: route.model.clone(),
@@ -154,6 +165,12 @@ impl Record {
             + (self.trace.scored.capacity() + self.trace.barred.capacity()) * size_of::<Line>()
             + self.trace.request.as_str().len()
             + TABLE_BYTES
+            + self.client_bytes()
+    }
+
+    fn client_bytes(&self) -> usize {
+        let id = self.trace.client_request.as_ref();
+        id.map_or(0, |id| id.len() + CLIENT_TABLE_BYTES)
     }
 }
 
@@ -171,7 +188,9 @@ struct Ring {
     bytes: usize,
     by_lease: HashMap<LeaseId, u64>,
     /// All attempts of a request that are still kept, oldest first.
-    by_request: HashMap<RequestId, Vec<u64>>,
+    by_request: HashMap<RequestId, VecDeque<u64>>,
+    /// The same by what clients call their requests.
+    by_client: HashMap<Arc<str>, VecDeque<u64>>,
 }
 
 impl Explanations {
@@ -204,16 +223,14 @@ impl Explanations {
         }
     }
 
-    /// All that is kept of a request, as JSON.
+    /// All that is kept of a request, as JSON. An id of the gateway's own goes before the same id
+    /// of a client, which may stand for several requests: their newest attempts are told.
     pub(crate) fn explain(&self, request: &str) -> Option<serde_json::Value> {
         let ring = self.ring.lock();
-        let attempts: Vec<serde_json::Value> = ring
-            .by_request
-            .get(request)?
-            .iter()
-            .filter_map(|number| ring.get(*number))
-            .map(json::record)
-            .collect();
+        let numbers = ring.by_request.get(request).or_else(|| ring.by_client.get(request))?;
+        let earlier = numbers.len().saturating_sub(ATTEMPTS_TOLD);
+        let told = numbers.iter().skip(earlier).filter_map(|number| ring.get(*number));
+        let attempts: Vec<serde_json::Value> = told.map(json::record).collect();
         Some(serde_json::json!({ "request": request, "attempts": attempts }))
     }
 }
@@ -234,7 +251,11 @@ impl Ring {
         if let Some(lease) = record.lease {
             self.by_lease.insert(lease, number);
         }
-        self.by_request.entry(record.trace.request.clone()).or_default().push(number);
+        let trace = &record.trace;
+        self.by_request.entry(trace.request.clone()).or_default().push_back(number);
+        if let Some(id) = &trace.client_request {
+            self.by_client.entry(Arc::clone(id)).or_default().push_back(number);
+        }
         self.bytes += record.bytes();
         self.records.push_back(record);
         while self.records.len() > TRACES || self.bytes > TRACE_BYTES {
@@ -248,14 +269,20 @@ impl Ring {
         if let Some(lease) = record.lease {
             self.by_lease.remove(&lease);
         }
-        let first = self.first;
-        if let Some(attempts) = self.by_request.get_mut(&record.trace.request) {
-            attempts.retain(|number| *number != first);
-            if attempts.is_empty() {
-                self.by_request.remove(&record.trace.request);
-            }
+        forget(&mut self.by_request, &record.trace.request);
+        if let Some(id) = &record.trace.client_request {
+            forget(&mut self.by_client, id);
         }
         self.first += 1;
+    }
+}
+
+/// Takes the oldest record out of a table.
+fn forget<K: Eq + Hash>(table: &mut HashMap<K, VecDeque<u64>>, key: &K) {
+    let Some(numbers) = table.get_mut(key) else { return };
+    numbers.pop_front();
+    if numbers.is_empty() {
+        table.remove(key);
     }
 }
 
@@ -268,6 +295,7 @@ mod tests {
     fn route(request: &str) -> Route {
         Route {
             request: RequestId::new(request),
+            client_request: None,
             attempt: 0,
             tenant: "t".into(),
             model: "m".into(),
@@ -306,7 +334,37 @@ mod tests {
         assert!(ring.bytes <= TRACE_BYTES);
         assert!(ring.records.len() < 300);
         assert_eq!(ring.by_request.len(), 1);
-        assert_eq!(ring.by_request.values().map(Vec::len).sum::<usize>(), ring.records.len());
+        let numbers = ring.by_request.values().map(VecDeque::len).sum::<usize>();
+        assert_eq!(numbers, ring.records.len());
+    }
+
+    #[test]
+    fn a_clients_own_id_finds_its_requests_and_hides_nobody_elses() {
+        let kept = Explanations::default();
+        let keep = |request: &str, client: Option<&str>| {
+            let client_request = client.map(Into::into);
+            kept.record(Trace::new(&Route { client_request, ..route(request) }), None, 0);
+        };
+        for i in 0..ATTEMPTS_TOLD + 3 {
+            keep(&format!("r{i}"), Some("mine"));
+        }
+        keep("r-other", Some("r1"));
+        let found = kept.explain("mine").expect("it is kept");
+        let attempts = found["attempts"].as_array().expect("a list");
+        assert_eq!(attempts.len(), ATTEMPTS_TOLD);
+        assert_eq!(
+            (&attempts[0]["request"], &attempts[0]["client_request"]),
+            (&"r3".into(), &"mine".into())
+        );
+        assert_eq!(kept.explain("r1").expect("it is kept")["attempts"][0]["request"], "r1");
+        for i in 0..TRACES {
+            keep(&format!("n{i}"), None);
+        }
+        assert!(kept.explain("mine").is_none());
+        let ring = kept.ring.lock();
+        assert!(ring.by_client.is_empty());
+        let left: usize = ring.records.iter().map(Record::bytes).sum();
+        assert_eq!(ring.bytes, left);
     }
 
     #[test]

@@ -15,7 +15,8 @@
 //! - [`remote`]: leases that edges in other processes hold
 //! - [`change`], [`copy`]: what an owner tells of it, and what another router makes of that
 //! - [`local`]: whether it is served here
-//! - [`feedback`]: what engines found in their caches, and what beliefs are worth
+//! - [`feedback`]: what engines found in their caches, and what beliefs are worth; [`level`]: how well
+//!   caches are known
 //! - [`passing`]: what happens as time passes
 //! - [`trace`], [`view`]: what operators are told
 
@@ -26,6 +27,7 @@ mod decide;
 mod feedback;
 mod keeper;
 mod lease;
+mod level;
 mod local;
 mod measure;
 mod passing;
@@ -60,6 +62,7 @@ pub(crate) use change::Change;
 use change::ChangeLog;
 pub(crate) use lease::pool_of;
 use lease::{Lease, lease_id};
+use level::Rendering;
 use local::LocalPool;
 pub(crate) use local::{Outbox, Outgoing, Peers, PoolRole};
 use passing::{has_room, start};
@@ -130,6 +133,8 @@ pub(crate) struct State {
     turn: u64,
     /// Whether prompts go on with earlier answers.
     answers: AnswerShare,
+    /// Whether prompts come with tokens.
+    rendering: Rendering,
     bytes_per_token: f64,
     /// The value that the text mirrors' capacities were set by.
     scaled_by: f64,
@@ -381,6 +386,7 @@ impl State {
             next_lease: 0,
             turn: 0,
             answers: AnswerShare::default(),
+            rendering: Rendering::default(),
             bytes_per_token: INITIAL_BYTES_PER_TOKEN,
             scaled_by: INITIAL_BYTES_PER_TOKEN,
         }

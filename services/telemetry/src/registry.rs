@@ -1,6 +1,7 @@
 //! Which backends there should be: those of the config file, and those of the store.
 //!
-//! The file's change with it, and are always wanted ready. The store's come, change and go by
+//! The file's change with it, and are wanted ready unless an operator says otherwise while the
+//! process lives. The store's come, change and go by
 //! their documents. A document with the id or the address of a backend that is there
 //! already counts for nothing: two names for one engine would each believe in a cache of its own.
 
@@ -12,7 +13,7 @@ use config_store::{ConfigStore, Entry, Revision, Scope, StoreError};
 use domain::BackendId;
 use domain::desired::{Backend, Document, LifecycleWish};
 
-use crate::claims::Taken;
+use crate::claims::{Taken, Wishes};
 use crate::config::{BackendConfig, Credentials};
 
 /// One backend that should be there.
@@ -31,6 +32,8 @@ pub(crate) type Roster = BTreeMap<BackendId, Wanted>;
 pub(crate) struct Registry {
     store: Arc<dyn ConfigStore>,
     file: Vec<Arc<BackendConfig>>,
+    /// What is wanted of them.
+    wishes: Wishes,
     credentials: Credentials,
     /// The documents as they could be read last.
     documents: HashMap<BackendId, Stored<Backend>>,
@@ -46,8 +49,9 @@ impl Registry {
         file: Vec<Arc<BackendConfig>>,
         credentials: Credentials,
     ) -> Self {
-        let (documents, refused) = (HashMap::new(), BTreeMap::new());
-        Self { store, file, credentials, documents, revision: None, refused }
+        let (wishes, documents) = (Wishes::new(), HashMap::new());
+        let refused = BTreeMap::new();
+        Self { store, file, wishes, credentials, documents, revision: None, refused }
     }
 
     /// From now on these are the file's backends, and the keys that backends may name.
@@ -57,11 +61,17 @@ impl Registry {
         self.revision = None;
     }
 
+    /// From now on this is wanted of the file's backends.
+    pub(crate) fn rewish(&mut self, wishes: Wishes) {
+        self.wishes = wishes;
+        self.revision = None;
+    }
+
     /// The backends of the file alone.
     pub(crate) fn of_file(&self) -> Roster {
         let wanted = |spec: &Arc<BackendConfig>| Wanted {
             spec: spec.clone(),
-            wish: LifecycleWish::Ready,
+            wish: self.wishes.get(&spec.id).copied().unwrap_or(LifecycleWish::Ready),
             created: 0,
         };
         self.file.iter().map(|spec| (spec.id.clone(), wanted(spec))).collect()

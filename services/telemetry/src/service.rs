@@ -151,10 +151,12 @@ impl Service {
     async fn keep(mut self, drain: Drain) {
         let (families, publisher) = (self.shared.families.clone(), self.shared.publisher.clone());
         let mut supervisor = Supervisor::new(self.shared, drain.clone());
+        let mut wishes = self.reload.file.wishes();
+        self.registry.rewish(wishes.borrow_and_update().clone());
         // What the file says needs no store.
         supervisor.reconcile(self.registry.of_file()).await;
         let mut nudges = Nudges::new(self.store);
-        // `self` keeps a sender, so that this never ends.
+        // `self` keeps senders, so that neither ever ends.
         let mut configs = self.configs;
         let mut ticks = tokio::time::interval(SUPERVISE);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -167,6 +169,9 @@ impl Service {
                         configs.borrow_and_update().clone();
                     self.registry.renew(backends, credentials);
                     supervisor.retime(timing).await;
+                }
+                Ok(()) = wishes.changed() => {
+                    self.registry.rewish(wishes.borrow_and_update().clone());
                 }
                 _ = ticks.tick() => nudges.renew(),
             }

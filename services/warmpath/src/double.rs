@@ -292,15 +292,17 @@ impl DoubleHandle {
     }
 
     /// Closes the port and lets the requests in flight finish, for ten seconds at most; then ends.
-    pub async fn shutdown(&self) {
+    /// Whether they all finished.
+    pub async fn shutdown(&self) -> bool {
         self.stop.cancel();
         let finished = async {
             while !self.server.is_finished() {
                 tokio::time::sleep(CLOSE_POLL).await;
             }
         };
-        let _ = tokio::time::timeout(SHUTDOWN_LIMIT, finished).await;
+        let in_time = tokio::time::timeout(SHUTDOWN_LIMIT, finished).await.is_ok();
         self.kill().await;
+        in_time
     }
 
     /// Waits until the aborted connections have let go of their sockets.

@@ -10,18 +10,18 @@ pub struct OfflineArgs {
     tenant: String,
 }
 
-/// Prints a new key and the lines that let it in. The key is shown this once: the config holds
-/// only a hash of its secret part.
+/// Prints a new key, alone to standard output, and to standard error the lines that let it in. The
+/// key is shown this once: the config holds only a hash of its secret part.
 ///
 /// # Errors
 /// When the system gives no randomness.
 pub fn offline(args: &OfflineArgs) -> anyhow::Result<()> {
     let key = GeneratedKey::generate(&args.tenant)?;
-    println!("{}\n", key.secret_text());
-    println!(
-        "# Give the line above to its user; it is not stored anywhere. Add these to the config:"
+    println!("{}", key.secret_text());
+    eprintln!(
+        "\n# Give the key to its user; it is not stored anywhere. Add these lines to the config:"
     );
-    println!("{}", key.config_lines());
-    println!("# And this, unless the tenant has an entry already:\n{}", key.tenant_lines());
+    eprintln!("{}", key.config_lines());
+    eprintln!("# And this, unless the tenant has an entry already:\n{}", key.tenant_lines());
     Ok(())
 }

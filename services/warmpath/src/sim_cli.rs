@@ -31,6 +31,10 @@ pub use args::Args;
 pub fn run(args: Args) -> anyhow::Result<()> {
     let trace = trace_file::of(&args)?;
     let points = settings::points(&args, trace.as_ref())?;
+    if args.output.svg.is_some() {
+        let params: Vec<_> = points.iter().map(|point| point.params(&args, None)).collect();
+        plot::load(&params.iter().collect::<Vec<_>>())?;
+    }
     let rows = runs::run_all(&args, &points, trace.as_ref())?;
     if let Some(output) = &args.output.json {
         output.parse::<Output>()?.write_json(&rows)?;

@@ -22,7 +22,7 @@ struct Region {
     folder: tempfile::TempDir,
     lifecycle: Lifecycle,
     _fleet: watch::Sender<Arc<Fleet>>,
-    _members: watch::Sender<MemberList>,
+    members: watch::Sender<MemberList>,
 }
 
 struct Outcome {
@@ -58,7 +58,7 @@ impl Region {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let lifecycle = Lifecycle::new();
         lifecycle.spawn("admin-api", admin.run(listener, lifecycle.spawner()));
-        Self { url, token, folder, lifecycle, _fleet: fleet, _members: members }
+        Self { url, token, folder, lifecycle, _fleet: fleet, members }
     }
 
     fn command(&self, line: &str) -> Command {
@@ -226,6 +226,28 @@ async fn an_answer_that_is_not_the_apis_is_a_failure_and_steers_no_terminal() {
     lifecycle.begin_drain();
 }
 
+#[tokio::test]
+async fn an_explanation_shows_the_request_and_how_well_each_candidate_was_known() {
+    let told = r#"{"request":"mine","attempts":[{"request":"req-7","attempt":0,"tenant":"t","model":"m",
+        "decision":{"backend":"gpu-0","rank":0,"reason":"cold"},"rejected":null,
+        "candidates":[
+            {"backend":"gpu-0","rank":0,"state":"ready","level":"feedback","why":"chosen: cold"},
+            {"backend":"gpu-1","rank":0,"state":"ready","level":"text","why":"score higher"}],
+        "outcome":{"state":"finished","seconds":1.0}}]}"#;
+    let (url, lifecycle) = foreign(200, told).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmpath"));
+    command.args(["explain", "mine", "--router", &url]);
+    let outcome = ended(command).await;
+    assert_eq!(outcome.code, 0, "{}", outcome.err);
+    let line = |start: &str| outcome.out.lines().find(|line| line.starts_with(start)).unwrap();
+    assert!(outcome.out.starts_with("req-7: attempt 0 of t for m"), "{}", outcome.out);
+    for (start, level) in [("BACKEND", "LEVEL"), ("gpu-0", "feedback"), ("gpu-1", "text")] {
+        let columns: Vec<&str> = line(start).split_whitespace().collect();
+        assert_eq!(columns[3], level, "{}", outcome.out);
+    }
+    lifecycle.begin_drain();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_listed_and_followed() {
     let region = Region::start().await;
@@ -247,4 +269,21 @@ async fn events_are_listed_and_followed() {
     assert!(table.contains("tenants/b") && !table.contains("tenants/a"), "{table}");
     let status = region.table("status").await;
     assert!(status.contains("at revision 2"), "{status}");
+}
+
+#[tokio::test]
+async fn the_status_lists_members_and_says_what_it_means_that_there_are_none() {
+    let region = Region::start().await;
+    let alone = region.table("status").await;
+    let last = alone.lines().last().unwrap();
+    assert!(last.starts_with("members    none: ") && last.contains("one process"), "{alone}");
+    let process =
+        replication::Process { id: "router-1".into(), incarnation: domain::Incarnation(7) };
+    let address = "http://10.0.0.1:7100".into();
+    let member = replication::Member { process, role: replication::Role::Router, address };
+    let epoch = replication::Epoch { term: 5, number: 2 };
+    region.members.send_replace(MemberList { epoch, members: [member].into() });
+    let joined = region.table("status").await;
+    assert!(joined.contains("list 2 of start 5") && joined.contains("router-1"), "{joined}");
+    assert!(!joined.contains("none: "), "{joined}");
 }

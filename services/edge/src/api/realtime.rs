@@ -141,6 +141,7 @@ pub(super) async fn open(
 fn route(model: &ModelView, record: &Record, attempt: u32, excluded: Vec<domain::RankId>) -> Route {
     Route {
         request: record.request.clone(),
+        client_request: record.client_label(),
         attempt,
         tenant: record.tenant.clone().unwrap_or_else(|| ANONYMOUS.into()),
         model: model.id.clone(),

@@ -13,6 +13,8 @@ pub(super) fn record(record: &Record) -> Value {
     let candidates: Vec<Value> =
         trace.scored.iter().chain(&trace.barred).map(|l| line(l, winner, trace.reason)).collect();
     json!({
+        "request": trace.request,
+        "client_request": trace.client_request,
         "attempt": trace.attempt,
         "at_unix_ms": record.at_unix_ms,
         "tenant": trace.tenant,

@@ -119,11 +119,10 @@ impl State {
         };
         let id = self.new_lease();
         self.turn += 1;
-        // A prompt that could not be rendered says nothing of the rank's own evidence.
-        let unit = prospect.mirror.map(|number| self.mirrors[number].unit);
-        if unit.is_none_or(|unit| unit == self.ranks[prospect.at].profile.unit()) {
-            self.set_level(prospect.at, prospect.level);
+        if let Some(prompt) = &route.prompt {
+            self.note_rendering(prompt);
         }
+        self.relevel(prospect.at);
         let rank = &mut self.ranks[prospect.at];
         rank.last_chosen = self.turn;
         let network = rank.seen.network.as_secs_f64();
@@ -254,20 +253,6 @@ impl State {
                 level: chosen.level,
                 reason,
             },
-        }
-    }
-
-    /// A change of level is told once, both ways.
-    pub(super) fn set_level(&mut self, at: usize, level: EvidenceLevel) {
-        let rank = &mut self.ranks[at];
-        if rank.level != level {
-            tracing::info!(
-                model = %self.model, backend.id = %rank.id.backend, rank = rank.id.rank,
-                from = rank.level.as_str(), to = level.as_str(), "evidence level changes",
-            );
-            rank.level = level;
-            rank.metrics.evidence(level);
-            self.metrics.evidence_changed(level);
         }
     }
 }

@@ -68,10 +68,7 @@ impl State {
                 "the modelled capacity follows what the engine finds",
             );
         }
-        let best = rank.profile.level();
-        if rank.profile.caches && self.mirrors[number].unit == rank.profile.unit() {
-            self.set_level(at, self.mirrors[number].level(slot, best));
-        }
+        self.relevel(at);
     }
 }
 

@@ -117,6 +117,7 @@ impl State {
         rank.last_chosen = self.turn;
         let at = self.ranks.push(rank);
         self.home(at);
+        self.relevel(at);
         key
     }
 
@@ -155,11 +156,7 @@ impl State {
             self.mirrors[mirror].set_told_capacity(slot, told, &rank.id, &mut self.changes);
         }
         self.home(at);
-        let home = self.home_of(at).and_then(|mirror| Some((mirror, self.ranks.slot(at, mirror)?)));
-        let level = home.map_or(profile.level(), |(mirror, slot)| {
-            self.mirrors[mirror].level(slot, profile.level())
-        });
-        self.set_level(at, level);
+        self.relevel(at);
     }
 
     /// The slot that the rank's own profile calls for; others come when a Route needs them.
@@ -172,7 +169,7 @@ impl State {
     }
 
     /// Its number, once it is there.
-    fn home_of(&self, at: usize) -> Option<usize> {
+    pub(super) fn home_of(&self, at: usize) -> Option<usize> {
         let unit = self.ranks[at].profile.unit();
         self.mirrors.iter().position(|mirror| mirror.unit == unit)
     }

@@ -81,6 +81,7 @@ fn routes_reports_reconciles_and_scrapes_go_on_together() {
 fn drive(router: &Router, now: &impl Fn() -> Moment, thread: u64, i: u64) {
     let route = Route {
         request: format!("{thread}-{i}").as_str().into(),
+        client_request: None,
         attempt: 0,
         tenant: "tenant".into(),
         model: "model".into(),
@@ -121,6 +122,7 @@ async fn the_service_follows_the_fleet_and_shows_it_only_when_it_can_be_chosen()
     assert_eq!(shown.backends.len(), 2);
     let route = Route {
         request: "r".into(),
+        client_request: None,
         attempt: 0,
         tenant: "tenant".into(),
         model: "model".into(),

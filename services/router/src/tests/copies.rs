@@ -159,6 +159,7 @@ impl Pair {
         self.requests += 1;
         let route = Route {
             request: format!("r{}", self.requests).as_str().into(),
+            client_request: None,
             attempt: 0,
             tenant: "tenant".into(),
             model: "model".into(),

@@ -48,6 +48,7 @@ impl Bench {
         self.requests += 1;
         Route {
             request: format!("r{}", self.requests).as_str().into(),
+            client_request: None,
             attempt: 0,
             tenant: "tenant".into(),
             model: "model".into(),

@@ -198,6 +198,25 @@ fn without_token_keys_the_text_decides() {
 }
 
 #[test]
+fn ranks_are_shown_at_the_level_that_decisions_about_them_have() {
+    let mut bench = Bench::new(fleet_of(2));
+    let shown = |bench: &Bench| ["b0", "b1"].map(|id| bench.field(id, "evidence"));
+    assert_eq!(shown(&bench), ["model", "model"], "as far as the engines tell");
+    assert_eq!(bench.serve(text(1, 100)).evidence.level, EvidenceLevel::Text);
+    assert_eq!(shown(&bench), ["text", "text"]);
+    // One that joins is no better known.
+    bench.reconcile(fleet_of(3));
+    assert_eq!(bench.field("b2", "evidence"), "text");
+    // A model folder is there from now on.
+    for d in 0..80 {
+        assert_eq!(bench.serve(doc(d, 10)).evidence.level, EvidenceLevel::Model);
+    }
+    assert_eq!(shown(&bench), ["model", "model"]);
+    bench.serve(text(1, 100));
+    assert_eq!(shown(&bench), ["model", "model"], "one could not be rendered");
+}
+
+#[test]
 fn the_text_mirror_is_scaled_by_the_bytes_per_token_that_were_seen() {
     let mut bench = Bench::new(fleet_of(1));
     let capacity = |bench: &Bench| {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use config_store::Revision;
 use config_store::typed::Stored;
 use domain::desired::{Backend, LifecycleWish, UnknownFields};
 use domain::{BackendId, EngineKind, Moment};
@@ -57,8 +59,8 @@ struct BackendView {
     credential: Option<String>,
     /// `ready`, `draining` or `maintenance`.
     wish: &'static str,
-    /// `operator`, `announced`, or `config` for one that stands in telemetry's config file and is
-    /// not managed here.
+    /// `operator`, `announced`, or `config` for one that stands in telemetry's config file: of it the
+    /// wish alone can be changed here, until telemetry ends.
     source: &'static str,
     /// The join token that it announced itself with.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,13 +90,13 @@ impl BackendView {
         }
     }
 
-    fn of_config(seen: &domain::Backend, now: Moment) -> Self {
+    fn of_config(seen: &domain::Backend, wish: LifecycleWish, now: Moment) -> Self {
         Self {
             id: seen.id.to_string(),
             url: seen.url.to_string(),
             engine: None,
             credential: seen.credential.as_deref().map(str::to_owned),
-            wish: LifecycleWish::Ready.as_str(),
+            wish: wish.as_str(),
             source: "config",
             announced_by: None,
             revision: None,
@@ -121,9 +123,11 @@ async fn list(
 ) -> Result<Json<Page<BackendView>>, Problem> {
     let (revision, stored) = api.all::<Backend>().await?;
     let (fleet, now) = (api.fleet.borrow().clone(), lifecycle::monotonic());
-    let seen =
-        fleet.backends.iter().map(|seen| (seen.id.clone(), BackendView::of_config(seen, now)));
-    let mut views: BTreeMap<BackendId, BackendView> = seen.collect();
+    let of_config = |seen: &Arc<domain::Backend>| {
+        (seen.id.clone(), BackendView::of_config(seen, api.file.wish(&seen.id), now))
+    };
+    let mut views: BTreeMap<BackendId, BackendView> =
+        fleet.backends.iter().map(of_config).collect();
     // What the file has comes before a document of that name, which counts for nothing.
     for stored in stored.into_iter().filter(|s| !api.file.has(s.document.id.as_str())) {
         let id = stored.document.id.clone();
@@ -139,8 +143,7 @@ async fn list(
     responses((status = 200, body = BackendView, description = "The engine",
         headers(("etag" = String, description = "The revision of what is wanted; absent for an \
             engine of the config file"))), Reading))]
-async fn get(State(api): State<Arc<Api>>, Id(id): Id) -> Result<axum::response::Response, Problem> {
-    use axum::response::IntoResponse;
+async fn get(State(api): State<Arc<Api>>, Id(id): Id) -> Result<Response, Problem> {
     let now = lifecycle::monotonic();
     let seen = seen(&api, &id);
     if !api.file.has(&id)
@@ -151,7 +154,7 @@ async fn get(State(api): State<Arc<Api>>, Id(id): Id) -> Result<axum::response::
         return Ok(Tagged::ok(revision, view).into_response());
     }
     let seen = seen.ok_or_else(|| missing::<Backend>(&id))?;
-    Ok(Json(BackendView::of_config(&seen, now)).into_response())
+    Ok(Json(BackendView::of_config(&seen, api.file.wish(&seen.id), now)).into_response())
 }
 
 /// Adds an engine (`If-None-Match: *`) or replaces what is wanted of one (`If-Match`).
@@ -200,15 +203,23 @@ async fn put(
 #[utoipa::path(delete, path = "/admin/v1/backends/{id}", tag = "backends",
     params(("id" = String, Path, description = "Its name", pattern = "^[!-~]{1,128}$"),
         ("if-match" = Option<String>, Header, description = "The ETag of what is removed, or `*`")),
-    responses((status = 204, description = "Removed"), Changing))]
+    responses((status = 204, description = "Removed"), Claiming))]
 async fn delete(
     State(api): State<Arc<Api>>,
     by: Author,
     condition: Condition,
     Id(id): Id,
 ) -> Result<StatusCode, Problem> {
-    api.delete::<Backend>(&id, &condition, &by).await?;
-    Ok(StatusCode::NO_CONTENT)
+    match api.delete::<Backend>(&id, &condition, &by).await {
+        // There is one, and it is not in the store.
+        Err(problem) if problem.is(Code::NotFound) && api.file.has(&id) => Err(of_file()),
+        outcome => outcome.map(|()| StatusCode::NO_CONTENT),
+    }
+}
+
+/// A backend of the config file cannot be changed so.
+fn of_file() -> Problem {
+    Problem::new(Code::Taken, Taken::Name.to_string()).at(Taken::Name.field())
 }
 
 /// An operator has decided: the wish is no longer one that the engine's silence made.
@@ -226,9 +237,9 @@ async fn wish(
     condition: &Condition,
     by: &Author,
     wish: LifecycleWish,
-) -> Result<Tagged<BackendView>, Problem> {
+) -> Result<Response, Problem> {
     if api.file.has(id) {
-        return Err(Problem::new(Code::Taken, Taken::Name.to_string()).at(Taken::Name.field()));
+        return wish_of_file(api, id, condition, by, wish);
     }
     let change = |backend: &mut Backend| {
         backend.wish = wish;
@@ -237,7 +248,26 @@ async fn wish(
     let stored = api.modify(id, condition, by, change).await?;
     let revision = stored.revision;
     let view = BackendView::stored(stored, seen(api, id).as_deref(), lifecycle::monotonic());
-    Ok(Tagged::ok(revision, view))
+    Ok(Tagged::ok(revision, view).into_response())
+}
+
+/// Of an engine of the config file a wish holds as long as the process: the store has no document
+/// of it, and the file is not ours to write.
+fn wish_of_file(
+    api: &Api,
+    id: &str,
+    condition: &Condition,
+    by: &Author,
+    wish: LifecycleWish,
+) -> Result<Response, Problem> {
+    let seen = seen(api, id).ok_or_else(|| missing::<Backend>(id))?;
+    condition.check(Some(Revision::ZERO))?;
+    api.file.want(&seen.id, wish);
+    tracing::info!(
+        backend.id = %seen.id, wish = wish.as_str(), author = %by.0,
+        "an operator's wish for a backend of the config file, until telemetry ends",
+    );
+    Ok(Json(BackendView::of_config(&seen, wish, lifecycle::monotonic())).into_response())
 }
 
 macro_rules! wishes {
@@ -247,13 +277,14 @@ macro_rules! wishes {
             params(("id" = String, Path, description = "Its name", pattern = "^[!-~]{1,128}$"),
                 ("if-match" = Option<String>, Header, description = "Only if it is at that ETag")),
             responses((status = 200, body = BackendView, description = "The engine as it is wanted",
-                headers(("etag" = String, description = "Its revision"))), Claiming))]
+                headers(("etag" = String, description = "Its revision; absent for an engine of the \
+                    config file"))), Changing))]
         async fn $name(
             State(api): State<Arc<Api>>,
             by: Author,
             condition: Condition,
             Id(id): Id,
-        ) -> Result<Tagged<BackendView>, Problem> {
+        ) -> Result<Response, Problem> {
             wish(&api, &id, &condition, &by, $wish).await
         }
     )*};

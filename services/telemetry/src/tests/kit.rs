@@ -209,6 +209,7 @@ pub(crate) struct Watch {
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) whole: watch::Receiver<bool>,
     pub(crate) reload: crate::Reload,
+    pub(crate) file: crate::FileBackends,
     lifecycle: Lifecycle,
 }
 
@@ -232,8 +233,9 @@ impl Watch {
         };
         let service = config.build(deps).expect("an empty registry");
         let (fleet, whole, reload) = (service.fleet(), service.whole(), service.reload());
+        let file = service.file_backends();
         lifecycle.spawn("telemetry", service.run(lifecycle.drain()));
-        Self { fleet, registry, store, whole, reload, lifecycle }
+        Self { fleet, registry, store, whole, reload, file, lifecycle }
     }
 
     /// Waits until the backend is as wanted.

@@ -93,6 +93,23 @@ async fn a_wish_shows_at_once_and_is_taken_back_without_losing_what_is_known() {
 }
 
 #[tokio::test]
+async fn a_backend_of_the_file_is_drained_and_comes_back_with_what_is_known() {
+    let engine = Engine::start(Script::default()).await;
+    let mut watch = Watch::start(vec![engine.backend("a")]);
+    let ready = watch.until("a", "ready", |b| b.state == BackendState::Ready).await;
+    for (wish, shown) in [
+        (LifecycleWish::Draining, BackendState::Draining),
+        (LifecycleWish::Maintenance, BackendState::Maintenance),
+        (LifecycleWish::Ready, BackendState::Ready),
+    ] {
+        watch.file.want(&"a".into(), wish);
+        let now = watch.until("a", "as it is wanted", |b| b.state == shown).await;
+        assert_eq!((now.incarnation, &now.models), (ready.incarnation, &ready.models));
+    }
+    watch.stop().await;
+}
+
+#[tokio::test]
 async fn an_engine_exchanged_during_maintenance_comes_back_as_another_life() {
     let engine = Engine::start(Script::default()).await;
     let mut watch = Watch::start(Vec::new());

@@ -11,15 +11,23 @@ mod worst;
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use serde::Serialize;
+use sim::index_load::IndexLoad;
 
 use crate::cli::Output;
 use crate::sim_cli::open_lines;
 
+/// What is wanted where it is not there.
+const WANTED: &str = "the bench replays a trace, such as mooncake_conversation_trace.jsonl of Mooncake's FAST'25 \
+                      release (Apache-2.0)";
+
 /// Options of `warmpath bench index`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The trace: one JSON object with `hash_ids` a line, plain or gzip
+    /// The trace: one JSON object with `hash_ids` a line, plain or gzip. The published figures are of
+    /// the conversation trace of Mooncake's FAST'25 release (Apache-2.0), which is public and not
+    /// part of Warmpath
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
     /// How often everything is measured; the middle one is reported, of worst cases the best, of
@@ -57,7 +65,8 @@ struct Report {
 /// # Errors
 /// When the trace cannot be read or the result cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let load = sim::index_load::IndexLoad::read(open_lines(&args.trace)?)?;
+    let load = open_lines(&args.trace).and_then(|lines| Ok(IndexLoad::read(lines)?));
+    let load = load.context(WANTED)?;
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
     clock::touch_memory();
@@ -74,4 +83,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         output.write_json(&report)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_trace_it_says_which_one_is_meant() {
+        let trace = PathBuf::from("/nowhere/trace.jsonl");
+        let args = Args { trace, rounds: 1, only: Vec::new(), json: None };
+        let error = format!("{:#}", run(&args).unwrap_err());
+        assert!(error.contains("Mooncake") && error.contains("/nowhere/trace.jsonl"), "{error}");
+    }
 }

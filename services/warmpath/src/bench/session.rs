@@ -315,6 +315,7 @@ fn route(number: u64, blocks: u32) -> Route {
     let tokens = blocks * BLOCK_TOKENS + 5;
     Route {
         request: number.to_string().as_str().into(),
+        client_request: None,
         attempt: 0,
         tenant: "tenant".into(),
         model: "model".into(),

@@ -21,6 +21,9 @@ use super::socket::{Socket, SocketControl};
 const MAX_CONNECTIONS: usize = 16_384;
 /// Pause after the system could not accept or listen, so as not to spin.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// Time at a stop for the end of an answer to leave. A request whose head is not here by then is not
+/// waited for.
+const FLUSH_TIME: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`, then finishes the requests in flight. Dropping the future closes all.
 pub(crate) async fn serve(engine: Arc<Engine>, listener: TcpListener, stop: CancellationToken) {
@@ -100,5 +103,9 @@ async fn connection(engine: Arc<Engine>, stream: TcpStream, stop: CancellationTo
         () = stop.cancelled() => {}
     }
     connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+    let ended = connection.as_mut();
+    tokio::select! {
+        _ = ended => {}
+        () = async { tokio::join!(stop.cancelled(), control.quiet_for(FLUSH_TIME)); } => {}
+    }
 }

@@ -68,6 +68,19 @@ impl SocketControl {
         self.flushes.load(Ordering::Acquire)
     }
 
+    /// Waits until the connection has had no request for `limit`, whether it ever carried one or not.
+    pub(crate) async fn quiet_for(&self, limit: Duration) {
+        loop {
+            while self.busy.load(Ordering::Acquire) {
+                self.response_ended.notified().await;
+            }
+            tokio::time::sleep(limit).await;
+            if !self.busy.load(Ordering::Acquire) {
+                return;
+            }
+        }
+    }
+
     /// Waits until the connection was without a request for `limit` after a response. As with
     /// uvicorn, one that has not carried a request yet is not idle.
     pub(crate) async fn idle_for(&self, limit: Duration) {

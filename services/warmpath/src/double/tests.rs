@@ -349,10 +349,24 @@ async fn a_shutdown_lets_streams_finish() {
     let mut client = Client::connect(double.addr()).await;
     client.send("POST", "/v1/chat/completions", &body.to_string()).await;
     eventually("it runs", || double.stats().running == 1).await;
-    let (reply, ()) = tokio::join!(client.read(), double.shutdown());
+    let (reply, finished) = tokio::join!(client.read(), double.shutdown());
+    assert!(finished);
     assert_eq!(reply.end, End::Complete);
     assert_eq!(reply.events().last().map(String::as_str), Some("[DONE]"));
     assert!(tokio::net::TcpStream::connect(double.addr()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_no_request_that_is_not_there() {
+    let double = start(quick()).await;
+    let (mut answered, mut begun) =
+        (Client::connect(double.addr()).await, Client::connect(double.addr()).await);
+    let fresh = Client::connect(double.addr()).await;
+    answered.get("/health").await;
+    begun.send_raw(b"GET /health HT").await;
+    eventually("all are accepted", || double.stats().open_sockets == 3).await;
+    assert!(double.shutdown().await, "nothing was in flight");
+    drop(fresh);
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ use super::{Connection, Format, text};
 /// Options of `warmpath explain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The gateway's id of the request, as in its log and in `x-request-id`
+    /// The id of the request: the answer's `x-request-id`, so the client's own where it sent one, or
+    /// the log's `request.id`
     request: String,
     /// A router's port for operators; repeatable, all are asked in turn
     /// [default: http://127.0.0.1:9090]
@@ -83,6 +84,7 @@ fn shown(attempt: &Value) -> String {
             cell("/backend"),
             cell("/rank"),
             cell("/state"),
+            cell("/level"),
             cell("/cached_tokens"),
             cell("/uncached_tokens"),
             cell("/in_flight"),
@@ -96,6 +98,7 @@ fn shown(attempt: &Value) -> String {
         "BACKEND",
         "RANK",
         "STATE",
+        "LEVEL",
         "CACHED",
         "UNCACHED",
         "IN FLIGHT",
@@ -106,7 +109,8 @@ fn shown(attempt: &Value) -> String {
     ];
     let candidates = attempt["candidates"].as_array().into_iter().flatten();
     format!(
-        "attempt {} of {} for {} ({} prompt tokens)\n  {decision}\n  {}, {} s\n{}",
+        "{}: attempt {} of {} for {} ({} prompt tokens)\n  {decision}\n  {}, {} s\n{}",
+        field("/request"),
         field("/attempt"),
         field("/tenant"),
         field("/model"),

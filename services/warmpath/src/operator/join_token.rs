@@ -14,7 +14,7 @@ use super::{Connection, Format, items, moment, print, text};
 /// What to do with join tokens.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a token and print it, this once
+    /// Make a token and print it, this once: the token alone to standard output
     Create(CreateArgs),
     /// List the tokens, without their secrets
     List {
@@ -81,7 +81,7 @@ async fn create(client: Client, format: Format, args: &CreateArgs) -> Result<(),
         Format::Json => println!("{}", super::json(&said.body)),
         Format::Table => {
             println!("{}", super::secret(&said.body, "token")?);
-            eprintln!("Give the line above to `warmpath announce`; it is not shown again.");
+            eprintln!("The token is for `warmpath announce`; it is not shown again.");
         }
     }
     Ok(())

@@ -43,13 +43,15 @@ pub struct RevokeArgs {
 /// What to do with keys.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a key and print it, this once
+    /// Make a key and print it, this once: the key alone to standard output, as in
+    /// `KEY=$(warmpath key create --tenant ID)`
     Create(CreateArgs),
     /// List the keys, without their secrets
     List(ListArgs),
     /// Revoke a key: every edge refuses it within a second
     Revoke(RevokeArgs),
-    /// Make a key for a config file, without a server: prints it and the lines that let it in
+    /// Make a key for a config file, without a server: the key alone to standard output, the lines
+    /// that let it in to standard error
     Offline(crate::key::OfflineArgs),
 }
 
@@ -92,7 +94,7 @@ async fn create(client: Client, format: Format, tenant: &str) -> Result<(), Fail
         Format::Json => println!("{}", super::json(&said)),
         Format::Table => {
             println!("{}", super::secret(&said, "key")?);
-            eprintln!("Give the line above to its user; it is not shown again.");
+            eprintln!("The key is for its user; it is not shown again.");
         }
     }
     Ok(())

@@ -8,6 +8,10 @@ use super::client::{Client, Failure};
 use super::table::Table;
 use super::{Connection, Format, text};
 
+/// What an empty list of members means.
+const NO_MEMBERS: &str =
+    "none: no edge and no router has joined; `warmpath serve` is all of them in one process";
+
 /// Options of `warmpath status`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -36,13 +40,17 @@ async fn show(client: Client, format: Format) -> Result<(), Failure> {
         text(&said, "/store/revision")
     );
     println!("backends   {}", backends(&said["fleet"]["backends"]));
+    let list = said["members"]["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if list.is_empty() {
+        println!("members    {NO_MEMBERS}");
+        return Ok(());
+    }
     let (term, number) = (text(&said, "/members/term"), text(&said, "/members/number"));
     println!("members    list {number} of start {term}");
     let row = |member: &Value| {
         ["/id", "/role", "/address", "/incarnation"].map(|path| text(member, path)).to_vec()
     };
-    let members = said["members"]["items"].as_array().into_iter().flatten();
-    print!("{}", Table::new(&["ID", "ROLE", "ADDRESS", "INCARNATION"], members.map(row)));
+    print!("{}", Table::new(&["ID", "ROLE", "ADDRESS", "INCARNATION"], list.iter().map(row)));
     Ok(())
 }
 

@@ -136,7 +136,8 @@ pub(super) struct OutputArgs {
     /// Write the rows as JSON; `-` for standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<String>,
-    /// Draw the time to first token against the load, a line for each policy
+    /// Draw the time to first token against the load, a line for each policy; needs several values of
+    /// one, such as --rho 0.5,0.8
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
     /// Runs at the same time [default: one per core]

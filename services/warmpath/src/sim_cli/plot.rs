@@ -4,9 +4,9 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
+use serde_json::{Map, Value};
 
 use super::row::Row;
-use super::table::varying;
 use crate::stats::mean;
 
 const WIDTH: f64 = 820.0;
@@ -34,10 +34,7 @@ struct Line<'a> {
 /// A drawing of `rows`, which must differ in a load.
 pub(super) fn render(rows: &[Row]) -> anyhow::Result<String> {
     ensure!(!rows.is_empty(), "there is nothing to draw");
-    let differing = varying(rows);
-    let load = LOADS.into_iter().find(|load| differing.iter().any(|name| name == load));
-    let load = load
-        .context("--svg needs several values of --rho, --rate-factor, --concurrency or --window")?;
+    let load = load(&rows.iter().map(|row| &row.params).collect::<Vec<_>>())?;
     let has_clock = rows.iter().any(|row| row.mean_ttft_ms.is_some());
     let lines = lines(rows, load, has_clock);
     let (x, y) = (Axis::over(&lines, |p| p.0, false), Axis::over(&lines, |p| p.1, has_clock));
@@ -58,6 +55,19 @@ pub(super) fn render(rows: &[Row]) -> anyhow::Result<String> {
     }
     svg.push_str("</svg>\n");
     Ok(svg)
+}
+
+/// The first load in which points differ, by the parameters of each.
+///
+/// # Errors
+/// They differ in none: there is nothing to draw against.
+pub(super) fn load(points: &[&Map<String, Value>]) -> anyhow::Result<&'static str> {
+    let differs =
+        |load: &&str| points.iter().any(|params| params.get(*load) != points[0].get(*load));
+    LOADS.into_iter().find(differs).context(
+        "--svg draws against a load: give several values of --rho, --rate-factor, --concurrency or \
+         --window",
+    )
 }
 
 /// Seeds, and whatever else differs beside the load, in the mean.

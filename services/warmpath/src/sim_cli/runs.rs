@@ -104,7 +104,8 @@ fn run_unit(
     }
     let set = unit.point.requests(args, trace, unit.seed)?;
     let mut params = unit.point.params(args, Some(&set));
-    params.insert("ceiling_hit_rate".to_owned(), json!(set.ceiling()));
+    let scope = unit.point.scope(args, Some(&set));
+    params.insert("ceiling_hit_rate".to_owned(), json!(set.ceiling(scope.from_request)));
     let mut rows = Vec::new();
     for policy in policies {
         let Policies::One(policy) = *policy else { continue };
@@ -122,7 +123,7 @@ fn run_unit(
             seed: unit.seed,
             params: params.clone(),
         };
-        rows.push(Row::new(label, &outcome, &unit.point.scope(args, Some(&set))));
+        rows.push(Row::new(label, &outcome, &scope));
         progress.finished(unit, policy.as_str());
     }
     Ok(rows)

@@ -120,6 +120,40 @@ fn a_trace_runs_at_its_load_on_engines_of_unlike_speed() {
 }
 
 #[test]
+fn no_policy_finds_more_than_the_ceiling() {
+    for workload in ["agent-loops", "seed-a40 --requests 300"] {
+        let rows = rows(&format!("--workload {workload} --policy prefix --shown-content"));
+        for row in rows {
+            let ceiling = row.params["ceiling_hit_rate"].as_f64().expect("it is told");
+            assert!(
+                row.block_hit_rate <= ceiling,
+                "{workload}: {} of {ceiling}",
+                row.block_hit_rate
+            );
+            assert!(row.block_hit_rate > 0.9 * ceiling, "{workload}: {}", row.block_hit_rate);
+        }
+    }
+}
+
+#[test]
+fn a_drawing_of_one_load_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (rows, svg) = (folder.path().join("rows.json"), folder.path().join("drawing.svg"));
+    let run = |windows: &str| {
+        let (rows, svg) = (rows.display(), svg.display());
+        let flags = format!(
+            "--workload seed-uniform --requests 30 --window {windows} --json {rows} --svg {svg} --quiet"
+        );
+        super::run(args(&flags))
+    };
+    let refused = run("4").expect_err("one window is no line").to_string();
+    assert!(refused.starts_with("--svg") && refused.contains("--window"), "{refused}");
+    assert!(!rows.exists() && !svg.exists());
+    run("4,8").expect("two are");
+    assert!(rows.exists() && svg.exists());
+}
+
+#[test]
 fn the_table_tells_seeds_in_one_line() {
     let rows = rows("--workload seed-uniform --policy prefix,reference --seeds 3 --requests 90");
     let text = table::render(&rows);

@@ -99,10 +99,11 @@ fn a_port_that_is_taken_is_told_and_is_no_fault_of_the_config() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_key_works_with_the_lines_that_are_printed_beside_it() {
-    let (code, stdout, _) = warmpath(&["key", "offline", "--tenant", "team"]);
+    let (code, stdout, lines) = warmpath(&["key", "offline", "--tenant", "team"]);
     assert_eq!(code, Some(0));
-    let (key, lines) = stdout.split_once('\n').unwrap();
-    assert!(key.starts_with("sk-wp-") && lines.contains("[[keys]]"), "{stdout}");
+    let key = stdout.trim_end();
+    assert!(key.starts_with("sk-wp-") && key.lines().count() == 1, "{stdout}");
+    assert!(lines.contains("[[keys]]"), "{lines}");
     let secret = key.rsplit_once('-').unwrap().1;
     assert!(!lines.contains(secret), "only its hash goes into the config");
 

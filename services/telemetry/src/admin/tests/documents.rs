@@ -210,11 +210,9 @@ async fn the_config_files_engines_keep_their_names_and_addresses() {
     assert_eq!(taken.is_problem(409, "taken")["field"], "id");
     let taken = kit.add("/backends/dup", json!({"url": "https://E0:1"})).await;
     assert_eq!(taken.is_problem(409, "taken")["field"], "url");
-    for verb in ["drain", "maintenance", "ready"] {
-        let answer = kit.post(&format!("/backends/e0/{verb}"), Value::Null).await;
-        let detail = answer.is_problem(409, "taken")["detail"].as_str().unwrap();
-        assert!(detail.contains("config file"), "{detail}");
-    }
+    let kept = kit.delete("/backends/e0").await;
+    let detail = kept.is_problem(409, "taken")["detail"].as_str().unwrap();
+    assert!(detail.contains("config file") && detail.contains("SIGHUP"), "{detail}");
     assert_eq!(kit.store.revision(), Revision(0));
     // A document of before the file had it counts for nothing, is not shown, and can be removed.
     let backend: Backend =
@@ -228,6 +226,40 @@ async fn the_config_files_engines_keep_their_names_and_addresses() {
     let replaced = kit.ask("PUT /backends/e0", ("if-match", "*"), json!({"url": "http://x:1"}));
     replaced.await.is_problem(409, "taken");
     kit.delete("/backends/e0").await.is(204);
+}
+
+#[tokio::test]
+async fn what_is_wanted_of_the_config_files_engines_is_no_document() {
+    let entry = RawBackend {
+        id: "e0".into(),
+        url: "http://e0:1".into(),
+        engine: None,
+        api_key: None,
+        credential: None,
+    };
+    let file = |url: &str| {
+        let entry = RawBackend { url: url.into(), ..entry.clone() };
+        Config::new(RawConfig::default(), vec![entry]).unwrap().backends
+    };
+    let of_file = FileBackends::new(&file("http://e0:1"));
+    let kit = Kit::beside(of_file.clone(), vec![seen("e0", BackendState::Ready)]);
+    for (verb, wish) in [("ready", "ready"), ("maintenance", "maintenance"), ("drain", "draining")]
+    {
+        let answer = kit.post(&format!("/backends/e0/{verb}"), Value::Null).await;
+        assert_eq!(
+            (&answer.is(200)["wish"], &answer.body["source"]),
+            (&wish.into(), &"config".into())
+        );
+        assert!(!answer.headers.contains_key("etag"));
+        assert_eq!(kit.get("/backends/e0").await.is(200)["wish"], wish);
+        assert_eq!(kit.get("/backends").await.is(200)["items"][0]["wish"], wish);
+    }
+    assert_eq!(kit.store.revision(), Revision(0));
+    // It stays when the file is read again, and is not another engine's.
+    of_file.replace(&file("http://e0:1"));
+    assert_eq!(kit.get("/backends/e0").await.is(200)["wish"], "draining");
+    of_file.replace(&file("http://e0:2"));
+    assert_eq!(kit.get("/backends/e0").await.is(200)["wish"], "ready");
 }
 
 #[tokio::test]

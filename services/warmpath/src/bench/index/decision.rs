@@ -119,6 +119,7 @@ impl Bed {
         let tokens = keys.len() as u32 * BLOCK_TOKENS + 5;
         let route = Route {
             request: self.requests.to_string().as_str().into(),
+            client_request: None,
             attempt: 0,
             tenant: "tenant".into(),
             model: "model".into(),

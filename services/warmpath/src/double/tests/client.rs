@@ -105,6 +105,11 @@ impl Client {
         self.stream.write_all(request.as_bytes()).await.expect("an open connection");
     }
 
+    /// Sends bytes as they are.
+    pub(super) async fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.expect("an open connection");
+    }
+
     /// Reads one response to its end, whatever that is.
     pub(super) async fn read(&mut self) -> Reply {
         tokio::time::timeout(LIMIT, self.read_response()).await.expect("an answer in time")
