@@ -66,7 +66,7 @@ async fn a_body_that_is_announced_has_its_memory_before_it_comes_until_its_clien
     drop(first);
     await_held(&bed, 0).await;
     assert_eq!(bed.client.chat(&chat(MUCH)).await.status, 200);
-    assert_eq!(engine.requests()[0].body.len(), MUCH);
+    assert_eq!(engine.requests().len(), 1);
     bed.assert_idle().await;
     await_held(&bed, 0).await;
 }
