@@ -3,6 +3,7 @@
 mod body;
 mod form;
 mod forwarding;
+mod intake;
 mod realtime;
 
 use std::future::{Future, poll_fn};
@@ -188,8 +189,12 @@ fn refuse(
     let code = refusal.error.code;
     record.status = refusal.status(errors);
     // Where an engine failed, that was noted already.
-    record.end(Outcome::Rejected, Some(code));
-    gateway.families.count_rejected(code);
+    if code == ErrorCode::ClientClosedRequest {
+        record.end(Outcome::Cancelled, Some(code));
+    } else {
+        record.end(Outcome::Rejected, Some(code));
+        gateway.families.count_rejected(code);
+    }
     refusal.into_response(errors)
 }
 

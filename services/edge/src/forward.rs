@@ -75,6 +75,8 @@ enum Attempt {
     Answer(Answer),
     /// Another engine may do better; if none is left, this is the answer.
     Failed(FailureClass, Option<Answer>),
+    /// The client went away while it sent its body.
+    Abandoned(Refusal),
 }
 
 impl<'a> Forward<'a> {
@@ -140,6 +142,7 @@ impl<'a> Forward<'a> {
                     }
                     return Ok(answer);
                 }
+                Attempt::Abandoned(refusal) => return Err(refusal),
                 Attempt::Failed(class, answer) => {
                     record.attempt_failed(class);
                     self.fault = Some(class);
@@ -216,10 +219,15 @@ impl<'a> Forward<'a> {
         let limits = Limits { span, cut: Arc::clone(&self.gateway.cut), errors };
         match timeout(head_by - now, self.send(&decision.chosen, record)).await {
             Err(_) => failed(&mut lease, FailureClass::Timeout),
-            Ok(Err(_)) if self.refused_body().is_some() => {
-                failed(&mut lease, FailureClass::ClientError)
-            }
             Ok(Err(fault)) => {
+                match self.refused_body() {
+                    // The lease says so when it is dropped.
+                    Some(gone) if gone.error.code == ErrorCode::ClientClosedRequest => {
+                        return Attempt::Abandoned(gone);
+                    }
+                    Some(_) => return failed(&mut lease, FailureClass::ClientError),
+                    None => {}
+                }
                 tracing::warn!(
                     request.id = record.request.as_str(),
                     backend.id = record.backend.as_ref().map(BackendId::as_str),

@@ -48,8 +48,7 @@ impl Payload {
             Payload::Held(bytes) => *bytes = edit(bytes),
             Payload::Streamed(streamed) => {
                 if let Some(body) = streamed.body.get_mut() {
-                    let held: Vec<u8> = body.held.drain(..).flatten().collect();
-                    body.held.push_back(edit(&held));
+                    body.held = edit(&body.held);
                     let change = |left: u64| left + with.len() as u64 - at.len() as u64;
                     body.left = body.left.map(change);
                 }
@@ -84,7 +83,14 @@ pub(crate) fn refusal(fault: BodyFault, limit: usize) -> Refusal {
         BodyFault::TooSlow => {
             ApiError::new(ErrorCode::RequestTimeout, "the body did not arrive in time")
         }
-        BodyFault::Cut => ApiError::new(ErrorCode::InvalidRequest, "the body did not arrive whole"),
+        BodyFault::Gone => {
+            let message = "the connection ended before the body did";
+            ApiError::new(ErrorCode::ClientClosedRequest, message)
+        }
+        BodyFault::Malformed => {
+            let message = "the body's framing is malformed; send it with its length, or in chunks";
+            ApiError::new(ErrorCode::InvalidRequest, message)
+        }
         BodyFault::Form(fault) => {
             let error = ApiError::new(ErrorCode::InvalidRequest, fault.to_string());
             match fault {

@@ -4,6 +4,7 @@ mod access;
 mod aliases;
 mod answers;
 mod audio;
+mod bodies;
 mod cancel;
 mod drain;
 mod failover;

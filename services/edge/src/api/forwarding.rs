@@ -10,7 +10,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use openai_api::{ApiError, RouteKind};
 
-use super::body::Intake;
+use super::intake::Intake;
 use super::{Arrival, body, form, identify, refuse};
 use crate::access::Access;
 use crate::aliases::digest;
@@ -107,7 +107,7 @@ async fn with_body(
     let intake = arrival.intake(record.endpoint);
     // The memory is given back when the engine has the body.
     let (bytes, _memory) = match body {
-        Some(body) => body::read(body, &arrival.head.headers, intake).await?,
+        Some(body) => body::read(body, intake).await?,
         None => (Bytes::new(), None),
     };
     let prepared = prepare_somewhere(arrival, bytes, kind, tenant).await?;

@@ -238,4 +238,9 @@ async fn a_client_that_goes_away_while_it_sends_frees_the_engine() {
     drop(client);
     engine.await_all_closed().await;
     bed.assert_idle().await;
+    assert_eq!(bed.router.events(), [["cancelled"]]);
+    bed.assert_metric("warmpath_edge_upstream_cancelled_total 1");
+    bed.assert_metric(
+        r#"warmpath_edge_requests_total{model="m",outcome="cancelled",route="transcription"} 1"#,
+    );
 }

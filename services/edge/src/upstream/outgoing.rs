@@ -1,6 +1,7 @@
 //! The body of a request on its way to an engine: held whole, or passed on as it comes.
 
-use std::collections::VecDeque;
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -26,7 +27,7 @@ pub(crate) enum Outgoing {
 /// A form that is passed on while it comes.
 pub(crate) struct StreamedBody {
     /// What has come already.
-    pub(crate) held: VecDeque<Bytes>,
+    pub(crate) held: Bytes,
     /// The memory that is reserved for it.
     pub(crate) memory: Option<OwnedSemaphorePermit>,
     /// What is still to come.
@@ -53,10 +54,35 @@ pub(crate) enum BodyFault {
     TooLarge,
     #[error("it did not arrive in time")]
     TooSlow,
-    #[error("it did not arrive whole")]
-    Cut,
+    #[error("its client went away")]
+    Gone,
+    #[error("its framing is malformed")]
+    Malformed,
     #[error(transparent)]
     Form(#[from] FormFault),
+}
+
+impl From<hyper::Error> for BodyFault {
+    /// Chunks that are none are told by their kind; any other error is the connection's end.
+    fn from(error: hyper::Error) -> Self {
+        let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        match cause.map(io::Error::kind) {
+            Some(ErrorKind::InvalidData | ErrorKind::InvalidInput) => Self::Malformed,
+            _ => Self::Gone,
+        }
+    }
+}
+
+/// Bytes that hold the memory reserved for them until the last of them is gone.
+struct Reserved {
+    bytes: Bytes,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Reserved {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Outgoing {
@@ -67,10 +93,12 @@ impl Outgoing {
 
 impl StreamedBody {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyFault>>> {
-        if let Some(piece) = self.held.pop_front() {
-            if self.held.is_empty() {
-                self.memory = None;
-            }
+        if !self.held.is_empty() {
+            let bytes = std::mem::take(&mut self.held);
+            let piece = match self.memory.take() {
+                Some(_memory) => Bytes::from_owner(Reserved { bytes, _memory }),
+                None => bytes,
+            };
             return Poll::Ready(Some(Ok(piece)));
         }
         loop {
@@ -81,7 +109,7 @@ impl StreamedBody {
                     let Ok(piece) = frame.into_data() else { continue };
                     return Poll::Ready(Some(self.check(piece)));
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BodyFault::Cut))),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error.into()))),
                 Poll::Ready(None) => {
                     self.ended = true;
                     let end = self.scanner.finish().err();

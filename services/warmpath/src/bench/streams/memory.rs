@@ -16,6 +16,8 @@ use super::reader::{Answer, Target};
 /// Bodies that are sent and never ended; together they are four times the memory for bodies.
 const BODY_BYTES: usize = BODY_LIMIT / 2;
 const BODIES: usize = 4 * BODY_MEMORY / BODY_BYTES;
+/// What is sent of one at a time.
+const PIECE_BYTES: usize = 64 << 10;
 /// How long a refusal is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What memory may rise by beside the bodies: connections, and what their allocator keeps.
@@ -26,23 +28,64 @@ pub(super) struct Figures {
     bodies: usize,
     body_mib: usize,
     limit_mib: usize,
+    rss_before_mib: f64,
+    with_length: Wave,
+    in_chunks: Wave,
+}
+
+/// All of the bodies at once.
+#[derive(Debug, Serialize)]
+struct Wave {
     held: usize,
     refused_with_503: usize,
     others: usize,
-    rss_before_mib: f64,
     rss_highest_mib: f64,
     /// A request after all of them is answered.
     served_after: bool,
+    #[serde(skip)]
+    rss_highest: u64,
+}
+
+/// How the gateway is told where a body ends.
+#[derive(Clone, Copy)]
+enum Framing {
+    Length,
+    Chunks,
 }
 
 pub(super) async fn measure(bed: &Bed) -> anyhow::Result<Outcome<Figures>> {
-    let rss = || bed.gateway.used().map(|used| used.rss_bytes);
-    let before = rss()?;
+    let before = bed.gateway.used()?.rss_bytes;
+    let with_length = wave(bed, Framing::Length).await?;
+    let in_chunks = wave(bed, Framing::Chunks).await?;
+    let most = before + BODY_MEMORY as u64 + SPARE_BYTES;
+    let holds = [&with_length, &in_chunks].into_iter().all(|wave| {
+        wave.others == 0
+            && wave.held * BODY_BYTES <= BODY_MEMORY
+            && wave.held > 0
+            && wave.served_after
+            && wave.rss_highest <= most
+    });
+    let figures = Figures {
+        bodies: BODIES,
+        body_mib: BODY_BYTES >> 20,
+        limit_mib: BODY_MEMORY >> 20,
+        rss_before_mib: mib(before),
+        with_length,
+        in_chunks,
+    };
+    Ok(Outcome { holds, figures })
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+async fn wave(bed: &Bed, framing: Framing) -> anyhow::Result<Wave> {
     let mut sending = JoinSet::new();
     for _ in 0..BODIES {
-        sending.spawn(send(bed.edge()));
+        sending.spawn(send(bed.edge(), framing));
     }
-    let mut highest = before;
+    let mut highest = 0;
     let (mut open, mut statuses) = (Vec::new(), Vec::new());
     loop {
         tokio::select! {
@@ -53,7 +96,7 @@ pub(super) async fn measure(bed: &Bed) -> anyhow::Result<Outcome<Figures>> {
             () = tokio::time::sleep(Duration::from_millis(50)), if !sending.is_empty() => {}
             else => break,
         }
-        highest = highest.max(rss()?);
+        highest = highest.max(bed.gateway.used()?.rss_bytes);
     }
     let held = open.len();
     drop(open);
@@ -61,24 +104,14 @@ pub(super) async fn measure(bed: &Bed) -> anyhow::Result<Outcome<Figures>> {
         "messages": [{"role": "user", "content": "Hello."}]});
     let served_after = served(&bed.edge(), &body.to_string()).await;
     let refused = statuses.iter().filter(|status| **status == 503).count();
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let figures = Figures {
-        bodies: BODIES,
-        body_mib: BODY_BYTES >> 20,
-        limit_mib: BODY_MEMORY >> 20,
+    Ok(Wave {
         held,
         refused_with_503: refused,
         others: statuses.len() - refused,
-        rss_before_mib: mib(before),
         rss_highest_mib: mib(highest),
         served_after,
-    };
-    let holds = figures.others == 0
-        && held * BODY_BYTES <= BODY_MEMORY
-        && held > 0
-        && served_after
-        && highest - before <= BODY_MEMORY as u64 + SPARE_BYTES;
-    Ok(Outcome { holds, figures })
+        rss_highest: highest,
+    })
 }
 
 enum Sent {
@@ -87,23 +120,33 @@ enum Sent {
     Answered(u16),
 }
 
-async fn send(target: Target) -> Sent {
-    match try_send(&target).await {
+async fn send(target: Target, framing: Framing) -> Sent {
+    match try_send(&target, framing).await {
         Ok(sent) => sent,
         // The refusal was lost with the connection.
         Err(_) => Sent::Answered(0),
     }
 }
 
-async fn try_send(target: &Target) -> std::io::Result<Sent> {
+async fn try_send(target: &Target, framing: Framing) -> std::io::Result<Sent> {
     let mut stream = target.connect().await?;
-    stream.write_all(target.head("POST", "/v1/chat/completions", BODY_BYTES).as_bytes()).await?;
-    let piece = vec![b' '; 64 << 10];
+    let head = target.head("POST", "/v1/chat/completions", BODY_BYTES);
+    let head = match framing {
+        Framing::Length => head,
+        Framing::Chunks => {
+            head.replace(&format!("content-length: {BODY_BYTES}"), "transfer-encoding: chunked")
+        }
+    };
+    stream.write_all(head.as_bytes()).await?;
     let mut left = BODY_BYTES - 1;
     while left > 0 {
-        let now = left.min(piece.len());
+        let now = left.min(PIECE_BYTES);
+        let piece = match framing {
+            Framing::Length => vec![b' '; now],
+            Framing::Chunks => format!("{now:x}\r\n{:now$}\r\n", "").into_bytes(),
+        };
         // A server that refuses closes: its answer is read all the same.
-        if stream.write_all(&piece[..now]).await.is_err() {
+        if stream.write_all(&piece).await.is_err() {
             break;
         }
         left -= now;

@@ -32,7 +32,7 @@ fn leaving() -> Vec<Cell> {
     let last = When::Heard(|d| d.last);
     let in_document = When::Heard(|d| &d.answer[..d.answer.len() / 4]);
     let phases: [Phase; 10] = [
-        (true, "while it sends", When::Sending, |d| d.good(true), Outcome::Rejected),
+        (true, "while it sends", When::Sending, |d| d.good(true), Outcome::Cancelled),
         (true, "before the head", When::Asked, |_| vec![Step::AwaitClose], Outcome::Cancelled),
         (
             true,
@@ -65,7 +65,7 @@ fn leaving() -> Vec<Cell> {
             |d| vec![sse(), event(d.opening), event(d.token), event(d.ending), Step::AwaitClose],
             Outcome::Ok,
         ),
-        (false, "while it sends", When::Sending, |d| d.good(false), Outcome::Rejected),
+        (false, "while it sends", When::Sending, |d| d.good(false), Outcome::Cancelled),
         (false, "before the head", When::Asked, |_| vec![Step::AwaitClose], Outcome::Cancelled),
         (
             false,
