@@ -143,7 +143,9 @@ async fn try_send(target: &Target, framing: Framing) -> std::io::Result<Sent> {
         let now = left.min(PIECE_BYTES);
         let piece = match framing {
             Framing::Length => vec![b' '; now],
-            Framing::Chunks => format!("{now:x}\r\n{:now$}\r\n", "").into_bytes(),
+            Framing::Chunks => {
+                [format!("{now:x}\r\n").as_bytes(), &vec![b' '; now], b"\r\n"].concat()
+            }
         };
         // A server that refuses closes: its answer is read all the same.
         if stream.write_all(&piece).await.is_err() {
