@@ -20,6 +20,8 @@ use crate::upstream::BodyFault;
 
 /// The first room for a body of unknown length that does not come in one piece.
 const FIRST_ROOM: usize = 64 * 1024;
+/// Further room is as much as there was, but no more than this.
+const LARGEST_STEP: usize = 1024 * 1024;
 
 /// When to come back if there was no memory for the body.
 const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
@@ -45,10 +47,16 @@ pub(super) struct Gathered<'a> {
     memory: Memory,
     /// Bytes that are reserved from the start.
     ahead: usize,
+    /// Bytes that have come.
+    length: usize,
     /// A body in one piece, as most are, is not copied. Its room is what its connection was read
     /// into, which that has in any case.
     first: Bytes,
-    joined: BytesMut,
+    /// Parts that are full. A part that grew would leave behind what is too small for the next.
+    full: Vec<BytesMut>,
+    last: BytesMut,
+    /// Bytes that the parts have room for.
+    room: usize,
 }
 
 impl<'a> Gathered<'a> {
@@ -61,51 +69,84 @@ impl<'a> Gathered<'a> {
         };
         let mut memory = None;
         reserve(&mut memory, ahead, intake.memory)?;
-        Ok(Self { intake, memory, ahead, first: Bytes::new(), joined: BytesMut::new() })
+        Ok(Self {
+            intake,
+            memory,
+            ahead,
+            length: 0,
+            first: Bytes::new(),
+            full: Vec::new(),
+            last: BytesMut::new(),
+            room: 0,
+        })
     }
 
     /// Bytes that have come.
     pub(super) fn len(&self) -> usize {
-        self.first.len() + self.joined.len()
+        self.length
     }
 
     /// Adds a piece.
     pub(super) fn take(&mut self, piece: Bytes) -> Result<(), Refusal> {
-        let length = self.len() + piece.len();
+        let length = self.length + piece.len();
         if length > self.intake.limit {
             return Err(payload::refusal(BodyFault::TooLarge, self.intake.limit));
         }
-        if self.len() == 0 {
+        if self.length == 0 {
             reserve(&mut self.memory, length, self.intake.memory)?;
             self.first = piece;
-            return Ok(());
-        }
-        if !self.first.is_empty() || length > self.joined.capacity() {
-            self.make_room(length)?;
-        }
-        self.joined.extend_from_slice(&piece);
-        Ok(())
-    }
-
-    /// Moves what is there to where so many bytes have room. Both are there while it is copied,
-    /// on as many threads at once as there are.
-    fn make_room(&mut self, length: usize) -> Result<(), Refusal> {
-        let room = if length <= self.ahead {
-            self.ahead
         } else {
-            length.max(FIRST_ROOM).next_power_of_two().min(self.intake.limit)
-        };
-        reserve(&mut self.memory, room, self.intake.memory)?;
-        let mut joined = BytesMut::with_capacity(room);
-        joined.extend_from_slice(&std::mem::take(&mut self.first));
-        joined.extend_from_slice(&self.joined);
-        self.joined = joined;
+            let first = std::mem::take(&mut self.first);
+            self.append(&first)?;
+            self.append(&piece)?;
+        }
+        self.length = length;
         Ok(())
     }
 
-    /// All of it, and the memory that it holds.
+    fn append(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
+        while !bytes.is_empty() {
+            if self.last.len() == self.last.capacity() {
+                self.make_room()?;
+            }
+            let room = self.last.capacity() - self.last.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.last.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// Begins another part.
+    fn make_room(&mut self) -> Result<(), Refusal> {
+        let more = if self.room < self.ahead {
+            self.ahead - self.room
+        } else {
+            self.room.clamp(FIRST_ROOM, LARGEST_STEP).min(self.intake.limit - self.room)
+        };
+        reserve(&mut self.memory, self.room + more, self.intake.memory)?;
+        let part = std::mem::replace(&mut self.last, BytesMut::with_capacity(more));
+        if !part.is_empty() {
+            self.full.push(part);
+        }
+        self.room += more;
+        Ok(())
+    }
+
+    /// All of it, and the memory that it holds. Parts are joined: of as many bodies at once as
+    /// there are threads there is more for that moment.
     pub(super) fn finish(self) -> (Bytes, Memory) {
-        let whole = if self.joined.is_empty() { self.first } else { self.joined.freeze() };
+        let whole = if !self.full.is_empty() {
+            let mut whole = BytesMut::with_capacity(self.length);
+            for part in self.full.into_iter().chain([self.last]) {
+                whole.extend_from_slice(&part);
+            }
+            whole.freeze()
+        } else if !self.last.is_empty() {
+            self.last.freeze()
+        } else {
+            self.first
+        };
         (whole, self.memory)
     }
 }
@@ -180,7 +221,7 @@ mod tests {
         for _ in 0..30 {
             body.take(piece(10 * 1024)).unwrap();
             let now = 1000 - all.available_permits();
-            assert!(now * BODY_STEP >= body.joined.capacity().max(body.len()));
+            assert!(now * BODY_STEP >= body.room.max(body.len()));
             if held.last() != Some(&now) {
                 held.push(now);
             }
@@ -220,7 +261,7 @@ mod tests {
             let gathered = Gathered::new(intake(&all, limit), length).and_then(|mut body| {
                 for piece in &pieces {
                     body.take(piece.clone())?;
-                    let room = body.joined.capacity().max(body.len());
+                    let room = body.room.max(body.len());
                     let reserved = (steps - all.available_permits()) * BODY_STEP;
                     assert!(room <= reserved, "{room} of {reserved}");
                 }
