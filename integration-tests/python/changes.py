@@ -62,9 +62,10 @@ class Scene:
         return time.monotonic()
 
     async def edge_agrees(self, name, state, revision):
-        while await self.edge_lists(name) != (state == "ready"):
-            await asyncio.sleep(POLL)
+        # The key that it is asked with may be as new as that revision.
         while await self.revision(name) < revision:
+            await asyncio.sleep(POLL)
+        while await self.edge_lists(name) != (state == "ready"):
             await asyncio.sleep(POLL)
         return time.monotonic()
 
