@@ -21,7 +21,7 @@ mod read;
 pub use fields::Field;
 pub(crate) use read::unescape;
 
-/// The most values that a prompt is parsed into. Each takes some hundred bytes of memory however
+/// The most values that a prompt is parsed into, and the most prompts of one request. Each takes some hundred bytes of memory however
 /// short it is written, so that a body of empty messages would take a hundred times its length;
 /// a thousand messages with all their tools have a quarter of this.
 pub const MOST_VALUES: usize = 1 << 16;
@@ -97,7 +97,7 @@ impl From<Malformed> for BodyError {
     }
 }
 
-/// The prompt of a completions request.
+/// The prompt of a completions request. Of several there are at most [`MOST_VALUES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromptField<'a> {
     /// Absent or null.
@@ -105,12 +105,12 @@ pub enum PromptField<'a> {
     /// One prompt as text.
     Text(Cow<'a, str>),
     /// Several prompts as text.
-    Texts(Vec<String>),
+    Texts(Vec<Cow<'a, str>>),
     /// One prompt as token ids.
     Tokens(Vec<u32>),
     /// Several prompts as token ids.
     TokenLists(Vec<Vec<u32>>),
-    /// Something else: for the engine to judge.
+    /// Something else, or too many: for the engine to judge.
     Unreadable,
 }
 

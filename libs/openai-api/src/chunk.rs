@@ -12,7 +12,7 @@ mod messages;
 mod reader;
 mod responses;
 
-pub use self::responses::response_id;
+pub use self::responses::{MAX_RESPONSE_ID_BYTES, response_id};
 
 use self::reader::{Counts, Reader};
 

@@ -4,7 +4,11 @@
 //! `Infinity` and `-Infinity`, escapes of lone surrogates, numbers of any size. It does not
 //! recurse; nesting is bounded by [`MAX_DEPTH`].
 
+mod items;
+
 use std::ops::Range;
+
+pub use items::{Items, items};
 
 /// Deepest nesting below one value. CPython up to 3.11 gives up at 1000; a body that needs more
 /// is no request of anybody's.

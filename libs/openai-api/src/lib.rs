@@ -24,9 +24,11 @@ pub mod sse;
 
 pub use body::{BodyError, BodyView, Field, PromptField, RouteKind};
 pub use chunk::{
-    ChunkView, Grammar, Said, UsageFilter, UsageMeter, response_id, usage_of_response,
+    ChunkView, Grammar, MAX_RESPONSE_ID_BYTES, Said, UsageFilter, UsageMeter, response_id,
+    usage_of_response,
 };
 pub use errors::{ApiError, Dialect};
+pub use json::{Items, items};
 pub use multipart::{FormFault, FormModel, FormScanner};
 pub use splice::{Splice, with_include_usage};
 pub use sse::{FrameKind, SseFrame, SseSplitter};

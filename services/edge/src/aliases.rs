@@ -8,9 +8,8 @@ use std::collections::HashMap;
 
 use domain::ModelId;
 use domain::block::mix;
-use openai_api::{BodyView, Field};
+use openai_api::{BodyView, Field, items};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::fleet::FleetView;
 
@@ -108,46 +107,49 @@ impl Alias {
     }
 }
 
+/// What FNV-1a starts with.
+const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
+
 /// FNV-1a over bytes.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    digest_on(EMPTY, bytes)
+}
+
+/// The same, of bytes that come after others.
+fn digest_on(before: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(before, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// What is the same in all turns of a conversation, and seldom in two: the session where it is
-/// named, else how the prompt begins, up to the first turn of the user.
+/// named, else how the prompt begins, up to the first turn of the user. No more of it is read.
 pub(crate) fn conversation(view: &BodyView<'_>) -> u64 {
     if let Some(session) = view.text(Field::SessionId) {
         return digest(session.as_bytes());
     }
-    let mut beginning = Vec::new();
+    let mut hash = EMPTY;
     for field in [Field::System, Field::Instructions] {
-        beginning.extend_from_slice(view.raw(field).unwrap_or_default().as_bytes());
+        hash = digest_on(hash, view.raw(field).unwrap_or_default().as_bytes());
     }
     let prompt = view.growing();
-    match serde_json::from_str::<Vec<&RawValue>>(prompt) {
-        Ok(items) => {
-            for item in items.into_iter().take(ITEMS) {
-                beginning.extend_from_slice(item.get().as_bytes());
-                if is_user(item) {
-                    break;
-                }
-            }
+    let Some(items) = items(prompt) else {
+        return digest_on(hash, &prompt.as_bytes()[..prompt.len().min(TEXT_BYTES)]);
+    };
+    for item in items.take(ITEMS) {
+        hash = digest_on(hash, item.as_bytes());
+        if is_user(item) {
+            break;
         }
-        Err(_) => beginning.extend(prompt.bytes().take(TEXT_BYTES)),
     }
-    digest(&beginning)
+    hash
 }
 
-fn is_user(item: &RawValue) -> bool {
+fn is_user(item: &str) -> bool {
     #[derive(Deserialize)]
     struct Turn<'a> {
         #[serde(borrow)]
         role: Option<&'a str>,
     }
-    let turn = serde_json::from_str::<Turn<'_>>(item.get());
-    turn.is_ok_and(|turn| turn.role == Some("user"))
+    serde_json::from_str::<Turn<'_>>(item).is_ok_and(|turn| turn.role == Some("user"))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
-use openai_api::{ApiError, Dialect};
+use openai_api::{ApiError, Dialect, MAX_RESPONSE_ID_BYTES};
 
 use self::realtime::Held;
 use crate::access::{Access, Denied};
@@ -109,6 +109,13 @@ async fn answer(
             ErrorCode::RouteNotFound,
             "there is no such route; see the API's documentation for those that exist",
         ))),
+        Matched::EndlessResponse => Err(Refusal::new(
+            ApiError::new(
+                ErrorCode::InvalidRequest,
+                format!("the id of a response has at most {MAX_RESPONSE_ID_BYTES} bytes"),
+            )
+            .with_param("response_id"),
+        )),
         Matched::WrongMethod(_, methods) => Err(Refusal::new(ApiError::new(
             ErrorCode::MethodNotAllowed,
             format!("this route takes {methods}"),

@@ -2,7 +2,7 @@
 //! reach (sleep, cache resets, weight updates), and new versions bring more.
 
 use http::Method;
-use openai_api::{Dialect, RouteKind};
+use openai_api::{Dialect, MAX_RESPONSE_ID_BYTES, RouteKind};
 
 /// A known route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +53,8 @@ pub(crate) enum Matched<'a> {
     Realtime,
     /// A request about the response of that id, which one engine keeps.
     Response(&'a str),
+    /// The same of an id that is longer than ids are.
+    EndlessResponse,
     /// The list of models.
     Models,
     /// One model, with its name as it stands in the path.
@@ -71,7 +73,7 @@ const CANCEL: &str = "/cancel";
 impl Endpoint {
     pub(crate) const COUNT: usize = Endpoint::ALL.len();
 
-    const ALL: [Endpoint; 25] = [
+    pub(crate) const ALL: [Endpoint; 25] = [
         Endpoint::Chat,
         Endpoint::ChatBatch,
         Endpoint::Completions,
@@ -159,7 +161,7 @@ impl Matched<'_> {
             | Matched::Bodyless(endpoint)
             | Matched::WrongMethod(endpoint, _) => endpoint,
             Matched::Realtime => Endpoint::Realtime,
-            Matched::Response(_) => Endpoint::Responses,
+            Matched::Response(_) | Matched::EndlessResponse => Endpoint::Responses,
             Matched::Models | Matched::Model(_) => Endpoint::Models,
             Matched::Health => Endpoint::Health,
             Matched::Version => Endpoint::Version,
@@ -225,15 +227,21 @@ fn below<'a>(method: &Method, path: &'a str) -> Matched<'a> {
         None => (rest, Method::GET),
     };
     match () {
-        () if !is_response_id(id) => Matched::NotFound,
+        () if !is_plain(id) => Matched::NotFound,
+        () if *method == wanted && id.len() > MAX_RESPONSE_ID_BYTES => Matched::EndlessResponse,
         () if *method == wanted => Matched::Response(id),
         () if wanted == Method::POST => Matched::WrongMethod(Endpoint::Responses, "POST"),
         () => Matched::WrongMethod(Endpoint::Responses, "GET"),
     }
 }
 
-/// Whether an id can stand in a path and name nothing else there.
+/// Whether a text is the id of a response, as engines take it in a path.
 pub(crate) fn is_response_id(id: &str) -> bool {
+    is_plain(id) && id.len() <= MAX_RESPONSE_ID_BYTES
+}
+
+/// Whether an id can stand in a path and name nothing else there.
+fn is_plain(id: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b':' | b'.');
     id.bytes().all(plain) && !id.is_empty() && !id.starts_with('.')
 }
@@ -332,6 +340,14 @@ mod tests {
         assert_eq!(found, Matched::Response("resp_1"));
         let found = find(&Method::POST, "/v1/responses/resp_1/cancel");
         assert_eq!(found, Matched::Response("resp_1"));
+        let longest = "x".repeat(MAX_RESPONSE_ID_BYTES);
+        let found =
+            find(&Method::GET, &format!("/v1/responses/{longest}")) == Matched::Response(&longest);
+        assert!(found && is_response_id(&longest));
+        let path = format!("/v1/responses/{longest}x");
+        assert_eq!(find(&Method::GET, &path), Matched::EndlessResponse);
+        assert_eq!(find(&Method::POST, &format!("{path}/cancel")), Matched::EndlessResponse);
+        assert!(!is_response_id(&format!("{longest}x")));
     }
 
     #[test]

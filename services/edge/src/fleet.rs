@@ -1,7 +1,9 @@
 //! The backends as the edge uses them: per model the block units to make keys in, and its
 //! metric handles. One value, replaced whole when the fleet changes.
 
-use std::collections::HashMap;
+mod series;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -10,13 +12,10 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokenization::{KeySpace, ModelFolder};
 
+use self::series::ModelSeries;
 use crate::engine_keys::{BackendKeys, EngineKeys, NamedKeys};
-use crate::metrics::{Families, ModelMetrics, OTHER_MODEL};
+use crate::metrics::{Families, ModelMetrics};
 use crate::retries::{RetryBudget, RetryBudgets};
-
-/// Models that get metric labels of their own, over the life of a process. Adapters come and
-/// go by name; without a cap their series would add up.
-const MAX_MODEL_LABELS: usize = 1024;
 
 /// One model as the ready backends serve it.
 pub(crate) struct ModelView {
@@ -77,10 +76,8 @@ pub(crate) struct FleetWatch {
     folders: HashMap<ModelId, Arc<ModelFolder>>,
     /// Held while another view is made.
     keys: Mutex<EngineKeys>,
-    families: Families,
-    other: Arc<ModelMetrics>,
+    series: ModelSeries,
     budgets: RetryBudgets,
-    metrics: Mutex<HashMap<ModelId, Arc<ModelMetrics>>>,
     current: ArcSwap<FleetView>,
 }
 
@@ -96,10 +93,8 @@ impl FleetWatch {
         let watch = Self {
             folders,
             keys: Mutex::new(keys),
-            other: ModelMetrics::new(&families, OTHER_MODEL),
-            families,
+            series: ModelSeries::new(families),
             budgets: RetryBudgets::default(),
-            metrics: Mutex::default(),
             current: ArcSwap::from_pointee(empty),
         };
         watch.update(fleet);
@@ -117,7 +112,7 @@ impl FleetWatch {
 
     /// The series of models that no backend lists.
     pub(crate) fn other(&self) -> &Arc<ModelMetrics> {
-        &self.other
+        self.series.other()
     }
 
     /// Takes over a state of the fleet.
@@ -148,6 +143,9 @@ impl FleetWatch {
         let models = models.into_iter().map(|(id, view)| (id, Arc::new(view))).collect();
         let keys = keys.of(fleet);
         self.current.store(Arc::new(FleetView { models, order, keys }));
+        let listed: HashSet<_> =
+            fleet.backends.iter().flat_map(|b| &b.models).map(|m| &m.id).collect();
+        self.series.sweep(|model| listed.contains(model), lifecycle::monotonic());
     }
 
     fn view_of(&self, served: &ServedModel, base: Option<&Base>) -> ModelView {
@@ -159,23 +157,10 @@ impl FleetWatch {
             folder: self.folders.get(&served.id).or_else(of_base).cloned(),
             token_units: Vec::new(),
             by_text: false,
-            metrics: self.metrics_of(&served.id),
+            metrics: self.series.of(&served.id),
             retries: self.budgets.of(base.map_or(&served.id, |base| &base.model)),
             listing: Arc::clone(&served.listing),
         }
-    }
-
-    fn metrics_of(&self, model: &ModelId) -> Arc<ModelMetrics> {
-        let mut known = self.metrics.lock();
-        if let Some(metrics) = known.get(model) {
-            return Arc::clone(metrics);
-        }
-        if known.len() >= MAX_MODEL_LABELS {
-            return Arc::clone(&self.other);
-        }
-        let metrics = ModelMetrics::new(&self.families, model.as_str());
-        known.insert(model.clone(), Arc::clone(&metrics));
-        metrics
     }
 }
 

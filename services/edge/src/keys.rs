@@ -26,19 +26,32 @@ const LONGEST_OPTION: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
+/// What a request asks about, as far as it is read.
+enum Asked<'a> {
+    /// A conversation as a chat, in whatever API it is written; and the bytes of text that the
+    /// other conversations of the same request have.
+    Chat(Value, usize),
+    /// Plain text, or several; never none.
+    Texts(Vec<Cow<'a, str>>),
+    /// Token ids, or several lists of them.
+    Ids(Vec<Vec<u32>>),
+    /// What cannot be held as values, is of no known shape, or goes on from what an engine keeps.
+    Unread,
+}
+
 /// A request's prompts as token ids.
-struct Tokens {
+struct Tokens<'a> {
     /// The first prompt's.
-    ids: Vec<u32>,
+    ids: Cow<'a, [u32]>,
     /// How many of them, from the first, keys may be made of.
     keyed: usize,
     /// Tokens of all prompts.
     count: usize,
 }
 
-impl Tokens {
+impl<'a> Tokens<'a> {
     /// `None` of no prompt at all.
-    fn of(prompts: impl IntoIterator<Item = Vec<u32>>) -> Option<Self> {
+    fn of(prompts: impl IntoIterator<Item = Cow<'a, [u32]>>) -> Option<Self> {
         let mut prompts = prompts.into_iter();
         let ids = prompts.next()?;
         let count = ids.len() + prompts.map(|p| p.len()).sum::<usize>();
@@ -64,11 +77,12 @@ pub(crate) fn prompt_of(
         None => KeySpace::new(region_secret, &ModelId::new(&*view.model), None, salt),
     };
     let folder = model.and_then(|m| m.folder.as_deref());
-    let chats = chats(view, folder);
-    let tokens = match view.kind() {
-        RouteKind::Completions => completion_tokens(view, folder, budget)?,
-        RouteKind::Generate => given_tokens(view),
-        _ => chat_tokens(&chats, folder, budget)?,
+    let asked = asked(view, folder);
+    let tokens = match (&asked, folder) {
+        (Asked::Ids(lists), _) => Tokens::of(lists.iter().map(|ids| Cow::from(ids.as_slice()))),
+        (Asked::Chat(chat, more), Some(folder)) => chat_tokens(chat, *more, folder, budget)?,
+        (Asked::Texts(texts), Some(folder)) => text_tokens(texts, view, folder, budget)?,
+        (Asked::Unread, _) | (_, None) => None,
     };
     let mut keys = Vec::new();
     if let (Some(tokens), Some(model)) = (&tokens, model) {
@@ -85,7 +99,7 @@ pub(crate) fn prompt_of(
         _ => None,
     };
     let text_bytes = if keys.is_empty() || model.is_some_and(|m| m.by_text) {
-        let (text, more) = text_of(view, &chats);
+        let (text, more) = text_of(view, &asked);
         let unit = BlockUnit::TEXT;
         keys.push(KeyList { unit, keys: space.text_keys(&text, unit.size()).into() });
         text.len() + more
@@ -100,7 +114,7 @@ pub(crate) fn prompt_of(
 /// Where a prompt ends that has one answer and is keyed to its last token.
 fn prompt_end(
     view: &BodyView<'_>,
-    tokens: &Tokens,
+    tokens: &Tokens<'_>,
     model: &ModelView,
     space: KeySpace,
     keys: &[KeyList],
@@ -117,91 +131,89 @@ fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// The conversations of a request as chats, in whatever API it is written. None where they cannot
-/// be held as values, are of no known shape, or go on from what an engine keeps.
-fn chats(view: &BodyView<'_>, folder: Option<&ModelFolder>) -> Vec<Value> {
+/// Reads a request, once.
+fn asked<'a>(view: &BodyView<'a>, folder: Option<&ModelFolder>) -> Asked<'a> {
     let habits = || folder.map(ModelFolder::habits).unwrap_or_default();
     let chat = match view.kind() {
+        RouteKind::Completions => return completion(view),
+        RouteKind::Generate => {
+            return given_ids(view).map_or(Asked::Unread, |ids| Asked::Ids(vec![ids]));
+        }
+        RouteKind::ChatBatch => {
+            let first = view.value().and_then(first_conversation);
+            return first.map_or(Asked::Unread, |(chat, more)| Asked::Chat(chat, more));
+        }
         RouteKind::Chat => view.value(),
-        RouteKind::ChatBatch => return view.value().map(conversations).unwrap_or_default(),
         RouteKind::Messages => view.value().and_then(|body| chat_of_messages(&body, habits())),
         RouteKind::Responses => view.value().and_then(|body| chat_of_responses(&body)),
         _ => None,
     };
-    chat.into_iter().collect()
+    chat.map_or(Asked::Unread, |chat| Asked::Chat(chat, 0))
 }
 
-/// One chat for each of the lists that `messages` holds.
-fn conversations(mut body: Value) -> Vec<Value> {
-    let Some(Value::Array(lists)) = body.get_mut("messages").map(Value::take) else {
-        return Vec::new();
-    };
-    let with = |messages: Value| {
-        let mut chat = body.clone();
-        chat["messages"] = messages;
-        chat
-    };
-    lists.into_iter().map(with).collect()
+fn completion<'a>(view: &BodyView<'a>) -> Asked<'a> {
+    match view.prompt() {
+        PromptField::Tokens(ids) => Asked::Ids(vec![ids]),
+        PromptField::TokenLists(lists) => Asked::Ids(lists),
+        PromptField::Text(text) => Asked::Texts(vec![text]),
+        PromptField::Texts(texts) => Asked::Texts(texts),
+        PromptField::None | PromptField::Unreadable => Asked::Unread,
+    }
+}
+
+/// Of the lists that `messages` holds, the first as a chat, and how many bytes of text the others
+/// have. These are not rendered: with each of them the template would read all that they share.
+fn first_conversation(mut body: Value) -> Option<(Value, usize)> {
+    let Value::Array(lists) = body.get_mut("messages")?.take() else { return None };
+    let mut lists = lists.into_iter();
+    body["messages"] = lists.next()?;
+    let text = |messages: Value| canonical_text(&json!({ "messages": messages }), true).len();
+    Some((body, lists.map(text).sum()))
 }
 
 /// The bytes that stand for a prompt without a tokenizer: of several, the first one's, and how
 /// many bytes the others have.
-fn text_of(view: &BodyView<'_>, chats: &[Value]) -> (Vec<u8>, usize) {
-    if let [first, others @ ..] = chats {
-        let more = others.iter().map(|chat| canonical_text(chat, true).len()).sum();
-        return (canonical_text(first, true), more);
-    }
-    match (view.kind(), view.prompt()) {
-        (RouteKind::Completions, PromptField::Text(text)) => (text.into_owned().into_bytes(), 0),
-        (RouteKind::Completions, PromptField::Texts(texts)) => {
-            let mut texts = texts.into_iter();
-            let first = texts.next().unwrap_or_default();
-            (first.into_bytes(), texts.map(|t| t.len()).sum())
+fn text_of(view: &BodyView<'_>, asked: &Asked<'_>) -> (Vec<u8>, usize) {
+    match asked {
+        Asked::Chat(chat, more) => (canonical_text(chat, true), *more),
+        Asked::Texts(texts) => {
+            let (first, others) = texts.split_first().map_or(("", &[][..]), |(f, o)| (&**f, o));
+            (first.as_bytes().to_vec(), others.iter().map(|text| text.len()).sum())
         }
-        _ => (view.prompt_bytes(), 0),
+        Asked::Ids(_) | Asked::Unread => (view.prompt_bytes(), 0),
     }
 }
 
+/// The tokens of a chat; those of other conversations by their length.
 fn chat_tokens(
-    chats: &[Value],
-    folder: Option<&ModelFolder>,
+    chat: &Value,
+    more: usize,
+    folder: &ModelFolder,
     budget: usize,
-) -> Result<Option<Tokens>, TooLong> {
-    let Some(folder) = folder.filter(|_| !chats.is_empty()) else { return Ok(None) };
-    let render = |chat| ChatRequest::from_body(chat).and_then(|request| folder.render(&request));
-    let Ok(rendered) = chats.iter().map(render).collect::<Result<Vec<_>, _>>() else {
-        return Ok(None);
-    };
-    within(budget, folder, rendered.iter().map(|rendered| &*rendered.text))?;
-    let prompts = rendered.iter().map(|rendered| folder.tokenize_rendered(rendered));
-    let Ok(mut prompts) = prompts.collect::<Result<Vec<_>, _>>() else { return Ok(None) };
-    let count = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-    let first = prompts.swap_remove(0);
-    Ok(Some(Tokens { keyed: first.keyed_tokens, ids: first.tokens, count }))
+) -> Result<Option<Tokens<'static>>, TooLong> {
+    let rendered = ChatRequest::from_body(chat).and_then(|request| folder.render(&request));
+    let Ok(rendered) = rendered else { return Ok(None) };
+    within(budget, folder, [&*rendered.text])?;
+    let Ok(prompt) = folder.tokenize_rendered(&rendered) else { return Ok(None) };
+    let count = prompt.tokens.len() + more.div_ceil(BYTES_PER_TOKEN);
+    Ok(Some(Tokens { keyed: prompt.keyed_tokens, ids: prompt.tokens.into(), count }))
 }
 
 /// A prompt of token ids alone. With other parts, blocks have keys of their own in the engine.
-fn given_tokens(view: &BodyView<'_>) -> Option<Tokens> {
+fn given_ids(view: &BodyView<'_>) -> Option<Vec<u32>> {
     let is_given = |field| view.raw(field).is_some_and(|raw| raw != "null");
     if is_given(Field::Features) || is_given(Field::ContentParts) {
         return None;
     }
-    Tokens::of([serde_json::from_str(view.raw(Field::TokenIds)?).ok()?])
+    serde_json::from_str(view.raw(Field::TokenIds)?).ok()
 }
 
-fn completion_tokens(
+fn text_tokens(
+    texts: &[Cow<'_, str>],
     view: &BodyView<'_>,
-    folder: Option<&ModelFolder>,
+    folder: &ModelFolder,
     budget: usize,
-) -> Result<Option<Tokens>, TooLong> {
-    let texts: Vec<Cow<'_, str>> = match view.prompt() {
-        PromptField::Tokens(ids) => return Ok(Tokens::of([ids])),
-        PromptField::TokenLists(lists) => return Ok(Tokens::of(lists)),
-        PromptField::Text(text) => vec![text],
-        PromptField::Texts(texts) => texts.into_iter().map(Cow::Owned).collect(),
-        PromptField::None | PromptField::Unreadable => return Ok(None),
-    };
-    let Some(folder) = folder else { return Ok(None) };
+) -> Result<Option<Tokens<'static>>, TooLong> {
     within(budget, folder, texts.iter().map(Cow::as_ref))?;
     let is_short = |raw: &&str| raw.len() <= LONGEST_OPTION;
     let given = |field| {
@@ -213,7 +225,7 @@ fn completion_tokens(
     });
     let prompts: Result<Vec<Vec<u32>>, _> =
         texts.iter().map(|text| folder.tokenize_prompt(&options, text)).collect();
-    Ok(prompts.ok().and_then(Tokens::of))
+    Ok(prompts.ok().and_then(|prompts| Tokens::of(prompts.into_iter().map(Cow::from))))
 }
 
 fn within<'a>(

@@ -1,5 +1,8 @@
 //! Requests about a response that one engine keeps: its owner is asked, and where it is not known
 //! all backends are. An engine answers 404 for what it does not keep, so asking is safe.
+//!
+//! Only who answers with success is known to keep it: 4xx may be about the request, whatever id it
+//! names, and 401 and 403 are about the gateway's own key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +48,8 @@ pub(crate) struct Lookup<'a> {
 struct Found {
     /// The one that keeps the response, and its answer.
     owner: Option<(BackendId, Response<UpstreamBody>)>,
+    /// A refusal that may be anybody's: of the request, or for want of room.
+    refused: Option<(BackendId, Response<UpstreamBody>)>,
     /// An answer that it is not kept.
     unknown: Option<(BackendId, Response<UpstreamBody>)>,
     /// Backends that could not say.
@@ -54,16 +59,19 @@ struct Found {
 impl Found {
     /// Takes note of one backend's answer.
     fn take(&mut self, backend: &BackendId, answer: Option<Response<UpstreamBody>>) {
-        match answer {
-            Some(response) if response.status() == StatusCode::NOT_FOUND => {
-                if let Some((_, other)) = self.unknown.replace((backend.clone(), response)) {
-                    other.into_body().discard();
-                }
-            }
-            Some(response) if !response.status().is_server_error() => {
-                self.owner = Some((backend.clone(), response));
-            }
-            Some(_) | None => self.failed += 1,
+        let Some(response) = answer else {
+            self.failed += 1;
+            return;
+        };
+        let place = match response.status() {
+            status if status.is_success() => &mut self.owner,
+            StatusCode::NOT_FOUND => &mut self.unknown,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return self.failed += 1,
+            status if status.is_client_error() => &mut self.refused,
+            _ => return self.failed += 1,
+        };
+        if let Some((_, other)) = place.replace((backend.clone(), response)) {
+            other.into_body().discard();
         }
     }
 }
@@ -76,20 +84,18 @@ impl Lookup<'_> {
         record: &mut Record,
     ) -> Result<Answer, Refusal> {
         let request = record.request.as_str().to_owned();
+        record.is_kept = true;
         record.sending(lifecycle::monotonic());
-        let found = self.ask(&request).await;
+        let Found { owner, refused, unknown, failed } = self.ask(&request).await;
         record.attempts = 1;
-        let (backend, response) = match found {
-            Found { owner: Some(owner), .. } => owner,
-            Found { unknown: Some(unknown), failed: 0, .. } => unknown,
-            _ => {
-                record.end(Outcome::UpstreamError, Some(ErrorCode::UpstreamUnavailable));
-                let message = "not every engine could be asked for this response; try again";
-                return Err(ApiError::new(ErrorCode::UpstreamUnavailable, message).into());
-            }
+        // One that could not be asked may keep it.
+        let unknown = unknown.filter(|_| failed == 0);
+        let Some((backend, response)) = owner.or(refused).or(unknown) else {
+            record.end(Outcome::UpstreamError, Some(ErrorCode::UpstreamUnavailable));
+            let message = "not every engine could be asked for this response; try again";
+            return Err(ApiError::new(ErrorCode::UpstreamUnavailable, message).into());
         };
-        let known = response.status() != StatusCode::NOT_FOUND;
-        if known {
+        if response.status().is_success() {
             self.gateway.owners.learn(self.id, &backend);
         }
         record.backend = Some(backend);
@@ -107,9 +113,6 @@ impl Lookup<'_> {
             return Some(known);
         }
         let (owner, response) = self.ask(request).await.owner?;
-        if !response.status().is_success() {
-            return None;
-        }
         response.into_body().discard();
         self.gateway.owners.learn(self.id, &owner);
         Some(owner)
@@ -117,13 +120,16 @@ impl Lookup<'_> {
 
     /// Asks the owner, if it is known, and unless that keeps it the others.
     async fn ask(&self, request: &str) -> Found {
-        let mut found = Found { owner: None, unknown: None, failed: 0 };
+        let mut found = Found { owner: None, refused: None, unknown: None, failed: 0 };
         let mut backends = self.candidates();
         let known = self.gateway.owners.of(self.id);
         if let Some(at) = known.and_then(|known| backends.iter().position(|b| b.id == known)) {
             let owner = backends.swap_remove(at);
             let answer = self.send(&owner, request).await;
             found.take(&owner.id, answer);
+            if found.refused.is_some() {
+                return found;
+            }
         }
         let asked = stream::iter(backends)
             .map(|backend| async move { (backend.id.clone(), self.send(&backend, request).await) });
@@ -158,9 +164,25 @@ impl Lookup<'_> {
         };
         let connect = self.rules.timeouts.connect;
         match timeout(PATIENCE, self.gateway.upstream.send(&backend.url, connect, make)).await {
-            Ok(Ok(response)) => Some(response),
+            Ok(Ok(response)) => {
+                if response.status() == StatusCode::UNAUTHORIZED {
+                    self.unauthorized(backend, request);
+                }
+                Some(response)
+            }
             Ok(Err(_)) | Err(_) => None,
         }
+    }
+
+    /// As of any other request, see `Forward`.
+    fn unauthorized(&self, backend: &Backend, request: &str) {
+        tracing::error!(
+            request.id = request,
+            backend.id = backend.id.as_str(),
+            "an engine refused the gateway's key, or the want of one: see [[credentials]] and \
+             the backend's `api_key` or `credential`"
+        );
+        self.gateway.families.engine_unauthorized.inc();
     }
 
     /// An answer that books nothing.
@@ -180,6 +202,9 @@ impl Lookup<'_> {
         let lease = Lease::none(Arc::clone(&self.gateway.routing));
         let mut exchange = match head.status {
             status if status.is_success() => Exchange::new(body, lease, None, limits, form, now),
+            StatusCode::TOO_MANY_REQUESTS => {
+                Exchange::passing(body, lease, limits, Outcome::BackPressure, now)
+            }
             _ => Exchange::passing(body, lease, limits, Outcome::ClientError, now),
         };
         exchange.release();

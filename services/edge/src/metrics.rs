@@ -45,7 +45,21 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    const COUNT: usize = Outcome::Internal as usize + 1;
+    const COUNT: usize = Outcome::ALL.len();
+
+    const ALL: [Outcome; 11] = [
+        Outcome::Ok,
+        Outcome::Rejected,
+        Outcome::ClientError,
+        Outcome::BackPressure,
+        Outcome::UpstreamError,
+        Outcome::UpstreamEof,
+        Outcome::UpstreamErrorEvent,
+        Outcome::Timeout,
+        Outcome::Shutdown,
+        Outcome::Cancelled,
+        Outcome::Internal,
+    ];
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -303,6 +317,33 @@ impl ModelMetrics {
             retries_denied: families.retries_denied.with_label_values(&[model]),
             routes: std::array::from_fn(|_| OnceLock::new()),
         })
+    }
+
+    /// Takes its series off the page. Whoever counts on counts for nobody.
+    pub(crate) fn remove(&self) {
+        let (families, label) = (&self.families, &*self.label);
+        for family in [
+            &families.prompt_tokens,
+            &families.completion_tokens,
+            &families.predicted_cached,
+            &families.delivered_cached,
+            &families.cached_untold,
+            &families.retries_denied,
+        ] {
+            // What was never there need not go.
+            let _ = family.remove_label_values(&[label]);
+        }
+        let _ = families.ttft.remove_label_values(&[label]);
+        for endpoint in Endpoint::ALL {
+            if self.routes[endpoint as usize].get().is_none() {
+                continue;
+            }
+            let route = endpoint.as_str();
+            let _ = families.duration.remove_label_values(&[route, label]);
+            for outcome in Outcome::ALL {
+                let _ = families.requests.remove_label_values(&[route, label, outcome.as_str()]);
+            }
+        }
     }
 
     /// Counts a request that has ended.

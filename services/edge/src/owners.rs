@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use domain::BackendId;
-use openai_api::response_id;
+use openai_api::{MAX_RESPONSE_ID_BYTES, response_id};
 use parking_lot::Mutex;
 
-/// Responses remembered: some 20 MiB at most.
+/// Responses remembered: with the longest ids some 24 MiB.
 const MOST: usize = 65_536;
 
 /// The owners of the newest responses.
@@ -38,7 +38,11 @@ impl Owners {
         self.0.lock().by_id.get(id).cloned()
     }
 
+    /// Remembers a response that a backend has shown that it keeps.
     pub(crate) fn learn(&self, id: &str, backend: &BackendId) {
+        if id.len() > MAX_RESPONSE_ID_BYTES {
+            return;
+        }
         let mut known = self.0.lock();
         if let Some(owner) = known.by_id.get_mut(id) {
             *owner = backend.clone();
@@ -88,5 +92,16 @@ mod tests {
         assert_eq!(owners.of("resp_5"), Some("b".into()));
         let known = owners.0.lock();
         assert_eq!((known.by_id.len(), known.order.len()), (MOST, MOST));
+    }
+
+    #[test]
+    fn an_id_that_is_longer_than_ids_are_is_not_remembered() {
+        let owners = Owners::default();
+        for length in [MAX_RESPONSE_ID_BYTES, MAX_RESPONSE_ID_BYTES + 1] {
+            owners.learn(&"x".repeat(length), &"a".into());
+        }
+        let known = owners.0.lock();
+        let lengths: Vec<_> = known.order.iter().map(|id| id.len()).collect();
+        assert_eq!((lengths.as_slice(), known.by_id.len()), (&[MAX_RESPONSE_ID_BYTES][..], 1));
     }
 }

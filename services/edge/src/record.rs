@@ -9,6 +9,7 @@ use domain::{
 use http::HeaderValue;
 
 use crate::endpoint::Endpoint;
+use crate::exchange::Summary;
 use crate::metrics::{Families, ModelMetrics, Outcome};
 use crate::trace::RequestTrace;
 
@@ -25,6 +26,9 @@ pub(crate) struct Record {
     pub(crate) model: Option<ModelId>,
     pub(crate) model_metrics: Arc<ModelMetrics>,
     pub(crate) stream: bool,
+    /// It is about a response that an engine keeps: its making was another request, which counted
+    /// its tokens.
+    pub(crate) is_kept: bool,
     pub(crate) attempts: u32,
     /// Another attempt was due, and the pool's budget for it was spent.
     pub(crate) retry_denied: bool,
@@ -59,6 +63,7 @@ impl Record {
             model: None,
             model_metrics: other,
             stream: false,
+            is_kept: false,
             attempts: 0,
             retry_denied: false,
             backend: None,
@@ -102,6 +107,15 @@ impl Record {
         }
     }
 
+    /// What its answer came to so far.
+    pub(crate) fn answered(&mut self, summary: Summary) {
+        if self.is_kept {
+            return;
+        }
+        self.usage = summary.usage;
+        self.ttft = summary.first_token_at.map(|at| at - self.started);
+    }
+
     /// It is not tried again, as the pool's budget for that is spent.
     pub(crate) fn deny_retry(&mut self) {
         self.retry_denied = true;
@@ -123,7 +137,7 @@ impl Record {
             self.model_metrics.ttft.observe(ttft.as_secs_f64());
         }
         let cached = self.usage.and_then(|usage| usage.cached_tokens);
-        let could_tell = self.attempts > 0 && self.endpoint.tells_cached_tokens();
+        let could_tell = self.attempts > 0 && !self.is_kept && self.endpoint.tells_cached_tokens();
         if outcome == Outcome::Ok && could_tell && cached.is_none() {
             self.model_metrics.cached_untold.inc();
         }

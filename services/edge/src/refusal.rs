@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use domain::ErrorCode;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, Response, StatusCode};
 use openai_api::errors::Place;
@@ -73,6 +74,18 @@ impl Refusal {
         self.error.status(form.dialect)
     }
 
+    /// Where the wait is a guess, as nobody knows when there will be room, clients are sent away
+    /// for times that differ: those that came together would else come back together.
+    fn spread(&self, wait: Duration) -> Duration {
+        match self.error.code {
+            ErrorCode::Overloaded | ErrorCode::ConcurrencyLimitExceeded => {
+                let some = u32::from(random_byte());
+                wait / 2 + wait * some / (2 * u32::from(u8::MAX))
+            }
+            _ => wait,
+        }
+    }
+
     pub(crate) fn into_response(self, form: &ErrorForm) -> Response<EdgeBody> {
         let mut response = json(self.error.body(form.dialect, form.request()));
         let code = self.status(form);
@@ -89,7 +102,7 @@ impl Refusal {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(wait) = self.retry_after {
-            add(headers, Retry::After(wait).headers());
+            add(headers, Retry::After(self.spread(wait)).headers());
         }
         response
     }
@@ -115,10 +128,44 @@ pub(crate) fn add_rate(headers: &mut HeaderMap, state: RateState, dialect: Diale
     }
 }
 
+/// Any; the same each time where the system gives none.
+fn random_byte() -> u8 {
+    let mut byte = [0];
+    let _ = getrandom::fill(&mut byte);
+    byte[0]
+}
+
 fn add(headers: &mut HeaderMap, pairs: impl IntoIterator<Item = (&'static str, String)>) {
     for (name, value) in pairs {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn wait(code: ErrorCode) -> (String, u64) {
+        let refusal = Refusal::new(ApiError::new(code, "no"));
+        let form = ErrorForm { dialect: Dialect::OpenAi, request: HeaderValue::from_static("r") };
+        let response = refusal.retry_after(Some(Duration::from_secs(1))).into_response(&form);
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        (header("retry-after"), header("retry-after-ms").parse().unwrap())
+    }
+
+    #[test]
+    fn who_is_refused_for_want_of_room_comes_back_at_a_time_of_its_own() {
+        for code in [ErrorCode::Overloaded, ErrorCode::ConcurrencyLimitExceeded] {
+            let waits: HashSet<_> = (0..64).map(|_| wait(code)).collect();
+            assert!(waits.len() > 16, "{waits:?}");
+            let is_short = |(s, ms): &(String, u64)| s == "1" && (500..=1000).contains(ms);
+            assert!(waits.iter().all(is_short), "{waits:?}");
+        }
+        let rate = wait(ErrorCode::RateLimitExceeded);
+        assert_eq!(rate, ("1".to_owned(), 1000), "when it is known");
     }
 }

@@ -61,8 +61,7 @@ impl Drop for ForwardBody {
     fn drop(&mut self) {
         let summary = self.exchange.summary();
         let record = &mut self.record;
-        record.usage = summary.usage;
-        record.ttft = summary.first_token_at.map(|at| at - record.started);
+        record.answered(summary);
         if let Some((outcome, code)) = summary.end {
             record.end(outcome, code);
         }

@@ -12,6 +12,7 @@ mod faults;
 mod feed;
 mod guard;
 mod interrupted;
+mod kept;
 mod lifetime;
 mod messages;
 mod passing;

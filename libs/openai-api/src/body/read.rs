@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::PromptField;
-use crate::json::{Cursor, Malformed, StringSpan};
+use super::{MOST_VALUES, PromptField};
+use crate::json::{Cursor, Malformed, StringSpan, items};
 
 /// A switch inside an options object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,21 +163,34 @@ fn walk_stream_options(raw: &str, options: &mut StreamOptions) -> Result<(), Mal
     Ok(())
 }
 
-/// The prompt of a completions request.
+/// The prompt of a completions request. Of more than [`MOST_VALUES`] prompts none is read.
 pub(super) fn prompt(raw: &str) -> PromptField<'_> {
-    fn or_unreadable<'a, T>(
-        parsed: serde_json::Result<T>,
-        field: impl Fn(T) -> PromptField<'a>,
-    ) -> PromptField<'a> {
-        parsed.map_or(PromptField::Unreadable, field)
+    if raw == "null" {
+        return PromptField::None;
     }
-    let inside = raw.strip_prefix('[').map(|rest| rest.trim_start().as_bytes());
-    match (raw.as_bytes().first(), inside.and_then(<[u8]>::first)) {
-        (Some(b'"'), _) => text(raw).map_or(PromptField::Unreadable, PromptField::Text),
-        (_, Some(b'"')) => or_unreadable(serde_json::from_str(raw), PromptField::Texts),
-        (_, Some(b'0'..=b'9')) => or_unreadable(serde_json::from_str(raw), PromptField::Tokens),
-        (_, Some(b'[')) => or_unreadable(serde_json::from_str(raw), PromptField::TokenLists),
-        _ if raw == "null" => PromptField::None,
-        _ => PromptField::Unreadable,
+    let Some(first) = items(raw).map(|mut items| items.next()) else {
+        return text(raw).map_or(PromptField::Unreadable, PromptField::Text);
+    };
+    let read = match first.and_then(|item| item.bytes().next()) {
+        Some(b'"') => prompts(raw, text).map(PromptField::Texts),
+        // Ids take little more memory than they have text.
+        Some(b'0'..=b'9') => serde_json::from_str(raw).ok().map(PromptField::Tokens),
+        Some(b'[') => {
+            prompts(raw, |ids| serde_json::from_str(ids).ok()).map(PromptField::TokenLists)
+        }
+        _ => None,
+    };
+    read.unwrap_or(PromptField::Unreadable)
+}
+
+/// Several prompts, if all can be read and they are not too many.
+fn prompts<'a, T>(raw: &'a str, read: impl Fn(&'a str) -> Option<T>) -> Option<Vec<T>> {
+    let mut prompts = Vec::new();
+    for item in items(raw)? {
+        if prompts.len() == MOST_VALUES {
+            return None;
+        }
+        prompts.push(read(item)?);
     }
+    Some(prompts)
 }

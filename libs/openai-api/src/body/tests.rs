@@ -107,6 +107,23 @@ fn a_prompt_of_too_many_values_is_not_parsed_and_still_has_its_bytes() {
 }
 
 #[test]
+fn prompts_that_are_too_many_are_not_read() {
+    let of = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
+    for item in [r#""""#, "[]", r#""a""#, "[7, 8]"] {
+        let most = match read::prompt(&of(item, MOST_VALUES)) {
+            PromptField::Texts(texts) => texts.len(),
+            PromptField::TokenLists(lists) => lists.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(most, MOST_VALUES, "{item}");
+        let more = of(item, MOST_VALUES + 1);
+        assert_eq!(read::prompt(&more), PromptField::Unreadable, "{item}");
+    }
+    let long = of("7", 2 * MOST_VALUES);
+    assert_eq!(read::prompt(&long), PromptField::Tokens(vec![7; 2 * MOST_VALUES]));
+}
+
+#[test]
 fn a_refusal_says_what_is_wrong_and_where() {
     let message = |body: &[u8]| refusal(body).message;
     assert_eq!(

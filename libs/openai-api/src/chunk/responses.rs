@@ -59,10 +59,12 @@ impl Found {
     }
 }
 
+/// The longest id of a response, in bytes. Engines make them of a prefix and a UUID.
+pub const MAX_RESPONSE_ID_BYTES: usize = 256;
+
 /// The id of the response that an event or a whole answer is about. Ids are short and plain;
 /// anything else is none.
 pub fn response_id(data: &[u8]) -> Option<&str> {
-    const LONGEST: usize = 256;
     let mut reader = Reader::new(data.trim_ascii());
     let (mut own, mut inner, mut is_response) = (None, None, false);
     // What stands before a fault counts.
@@ -86,5 +88,5 @@ pub fn response_id(data: &[u8]) -> Option<&str> {
     });
     let id = std::str::from_utf8(inner.or(own.filter(|_| is_response))?).ok()?;
     let plain = id.bytes().all(|b| b.is_ascii_graphic() && b != b'\\');
-    (plain && !id.is_empty() && id.len() <= LONGEST).then_some(id)
+    (plain && !id.is_empty() && id.len() <= MAX_RESPONSE_ID_BYTES).then_some(id)
 }

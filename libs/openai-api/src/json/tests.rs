@@ -98,3 +98,17 @@ proptest! {
         prop_assert_eq!(accepts(&text), reference, "{}", text);
     }
 }
+
+#[test]
+fn items_are_found_one_at_a_time_as_they_are_written() {
+    let of = |raw| items(raw).map(|items| items.collect::<Vec<_>>());
+    let raw = r#" [ 1 , "a,]" ,{"b": [2]},[ ] ,null ] "#;
+    assert_eq!(of(raw), Some(vec!["1", r#""a,]""#, r#"{"b": [2]}"#, "[ ]", "null"]));
+    assert_eq!(of("[]"), Some(vec![]));
+    for other in ["", "{}", "7", r#""[1]""#, "null"] {
+        assert_eq!(of(other), None, "{other}");
+    }
+    // What nobody asks for is not walked, and what is broken is the end.
+    assert_eq!(items("[1,2,:").and_then(|mut items| items.nth(1)), Some("2"));
+    assert_eq!(of("[1,2,:"), Some(vec!["1", "2"]));
+}

@@ -56,3 +56,29 @@ fn the_turns_of_a_conversation_are_one_and_another_is_another() {
     let ids = |list: &str| of(RouteKind::Generate, &format!(r#""token_ids":[{list}]"#));
     assert_ne!(ids("1,2"), ids("1,3"));
 }
+
+#[test]
+fn of_a_conversation_no_more_is_read_than_tells_it_from_others() {
+    let of = |items: &str| {
+        let body = format!(r#"{{"model":"m","messages":[{items}]}}"#);
+        conversation(&BodyView::parse(body.as_bytes(), RouteKind::Chat).unwrap())
+    };
+    let many =
+        |last: &str| format!(r#"{}{{"role":"tool","content":"{last}"}}"#, "{},".repeat(ITEMS));
+    assert_eq!(of(&many("a")), of(&many("b")));
+    let few = |last: &str| many(last).replacen("{},", "", 1);
+    assert_ne!(of(&few("a")), of(&few("b")));
+}
+
+#[test]
+fn a_conversation_is_known_by_the_same_number_in_every_version() {
+    // An edge that is not yet replaced must send it to the same model.
+    let known = |body: &str, bytes: &str| {
+        let view = BodyView::parse(body.as_bytes(), RouteKind::Messages).unwrap();
+        assert_eq!(conversation(&view), digest(bytes.as_bytes()));
+    };
+    let (a, user) = (r#"{"role":"assistant","content":1}"#, r#"{"role":"user"}"#);
+    let list = format!(r#"{{"model":"m","system":"s","messages":[{a}, {user}, {a}]}}"#);
+    known(&list, &format!("\"s\"{a}{user}"));
+    known(r#"{"model":"m","messages":"text"}"#, "\"text\"");
+}

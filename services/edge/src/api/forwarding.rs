@@ -66,7 +66,7 @@ pub(super) async fn forward(
                 run(arrival, &tenant, prepared, None, &mut record).await?
             }
             Matched::Response(id) => {
-                let lookup = arrival.lookup(id, &tenant, head.method.clone());
+                let lookup = arrival.lookup(id, &tenant, head.method.clone())?;
                 lookup.pass(errors.clone(), &mut record).await?
             }
             _ => {
@@ -114,7 +114,7 @@ async fn with_body(
     let owner = match prepared.previous.as_deref() {
         None => None,
         Some(id) => {
-            let lookup = arrival.lookup(id, tenant, http::Method::GET);
+            let lookup = arrival.lookup(id, tenant, http::Method::GET)?;
             lookup.owner_at(kept_at(id), record.request.as_str()).await
         }
     };
@@ -135,12 +135,10 @@ async fn run(
     record: &mut Record,
 ) -> Result<Answer, Refusal> {
     note(&prepared, record, arrival.gateway);
-    let mut headers = arrival.headers();
-    guard::check_headers(&arrival.head.headers, tenant.fields(), &mut headers)?;
     let call = Call {
         method: arrival.head.method.clone(),
         target: arrival.target(),
-        headers,
+        headers: arrival.headers(tenant)?,
         errors: arrival.errors.clone(),
     };
     // Large, as it holds the exchange; it lives on the heap with the handler all the same.
@@ -154,8 +152,14 @@ impl<'a> Arrival<'a> {
         target.unwrap_or_else(|| PathAndQuery::from_static("/"))
     }
 
-    pub(super) fn headers(&self) -> HeaderMap {
-        headers::for_engine(&self.head.headers)
+    /// The client's headers as an engine gets them.
+    ///
+    /// # Errors
+    /// One of them is not open to the tenant.
+    pub(super) fn headers(&self, tenant: &Tenant) -> Result<HeaderMap, ApiError> {
+        let mut headers = headers::for_engine(&self.head.headers);
+        guard::check_headers(&self.head.headers, tenant.fields(), &mut headers)?;
+        Ok(headers)
     }
 
     /// The bounds of a body on a route.
@@ -168,9 +172,15 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    fn lookup(&self, id: &'a str, tenant: &'a Tenant, method: http::Method) -> Lookup<'a> {
-        let (target, headers) = (self.target(), self.headers());
-        Lookup { gateway: self.gateway, rules: self.rules, tenant, id, method, target, headers }
+    fn lookup(
+        &self,
+        id: &'a str,
+        tenant: &'a Tenant,
+        method: http::Method,
+    ) -> Result<Lookup<'a>, ApiError> {
+        let Self { gateway, rules, .. } = *self;
+        let (target, headers) = (self.target(), self.headers(tenant)?);
+        Ok(Lookup { gateway, rules, tenant, id, method, target, headers })
     }
 }
 
@@ -289,7 +299,7 @@ fn pass(answer: Answer, permit: Permit, tenant: &Tenant, mut record: Record) -> 
     if headers::is_event_stream(&head.headers) {
         headers::for_event_stream(&mut head.headers);
     }
-    record.usage = exchange.summary().usage;
+    record.answered(exchange.summary());
     if tenant.debug_headers() {
         debug_headers::add(&mut head.headers, &record);
     }

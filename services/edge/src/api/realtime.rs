@@ -76,6 +76,7 @@ pub(super) async fn open(
     record: &mut Record,
 ) -> Result<Opened, Refusal> {
     let (gateway, rules) = (arrival.gateway, arrival.rules);
+    let headers = arrival.headers(tenant)?;
     let model = only_model(arrival, tenant)?;
     record.model = Some(model.id.clone());
     record.model_metrics = Arc::clone(&model.metrics);
@@ -101,7 +102,7 @@ pub(super) async fn open(
         excluded.push(rank.clone());
         let pinned = decision.chosen.pin_rank.then_some(rank.rank);
         let key = gateway.fleet.current().key(&rank.backend);
-        let request = request(arrival, record, key.as_ref(), pinned);
+        let request = request(arrival, &headers, record, key.as_ref(), pinned);
         let asking =
             gateway.upstream.upgrade(&decision.chosen.url, rules.timeouts.connect, request);
         let class = match tokio::time::timeout(rules.timeouts.first_token, asking).await {
@@ -156,6 +157,7 @@ fn route(model: &ModelView, record: &Record, attempt: u32, excluded: Vec<domain:
 
 fn request(
     arrival: Arrival<'_>,
+    headers: &HeaderMap,
     record: &Record,
     key: Option<&HeaderValue>,
     rank: Option<u16>,
@@ -164,7 +166,7 @@ fn request(
     head.uri = Uri::from(arrival.target());
     let id = HeaderValue::from_str(record.request.as_str());
     let id = id.unwrap_or_else(|_| HeaderValue::from_static("invalid"));
-    headers::for_attempt(&mut head, &arrival.headers(), id, key, rank);
+    headers::for_attempt(&mut head, headers, id, key, rank);
     agree(&mut head.headers);
     Request::from_parts(head, body)
 }

@@ -3,7 +3,10 @@ use std::time::Duration;
 use domain::{BackendId, CacheConfig, EngineKind, Incarnation, RankState};
 use settings::Redacted;
 
+use super::series::{KEPT_FOR, MOST};
 use super::*;
+use crate::endpoint::Endpoint;
+use crate::metrics::Outcome;
 
 fn served(id: &str, parity: Option<bool>) -> ServedModel {
     ServedModel {
@@ -83,14 +86,86 @@ fn only_ready_backends_count() {
     assert_eq!(ids, [ModelId::from("m")]);
 }
 
-#[test]
-fn a_models_metrics_outlive_its_backends() {
+fn metrics(watch: &FleetWatch, model: &str) -> Arc<ModelMetrics> {
+    Arc::clone(&watch.current().model(model).unwrap().metrics)
+}
+
+/// A watch, and what it counts into.
+fn watched(fleet: &Fleet) -> (FleetWatch, Families) {
+    let families = Families::default();
+    let keys = EngineKeys::new(NamedKeys::default(), families.backends_without_key.clone());
+    (FleetWatch::new(fleet, HashMap::new(), keys, families.clone()), families)
+}
+
+/// How many series have the model's name.
+fn series_of(families: &Families, model: &str) -> usize {
+    let registry = instrumentation::Registry::new();
+    families.register(&registry).unwrap();
+    let label = format!("model=\"{model}\"");
+    instrumentation::encode(&registry).lines().filter(|line| line.contains(&label)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_models_series_outlive_its_backends_for_a_while_and_then_go() {
     let with = fleet(vec![backend("a", Some(16), vec![served("m", None)])]);
-    let watch = watch(&with, &[]);
-    let first = Arc::clone(&watch.current().model("m").unwrap().metrics);
+    let (watch, families) = watched(&with);
+    let first = metrics(&watch, "m");
+    first.count(Endpoint::Chat, Outcome::Ok, 0.1);
+    drop(first);
     watch.update(&fleet(vec![]));
+    tokio::time::advance(KEPT_FOR - Duration::from_secs(1)).await;
     watch.update(&with);
-    assert!(Arc::ptr_eq(&first, &watch.current().model("m").unwrap().metrics));
+    first_still_counts(&families);
+
+    watch.update(&fleet(vec![]));
+    tokio::time::advance(KEPT_FOR).await;
+    watch.update(&fleet(vec![]));
+    assert_eq!(series_of(&families, "m"), 0);
+    watch.update(&with);
+    assert!(series_of(&families, "m") > 0);
+}
+
+#[track_caller]
+fn first_still_counts(families: &Families) {
+    let registry = instrumentation::Registry::new();
+    families.register(&registry).unwrap();
+    let line = r#"warmpath_edge_requests_total{model="m",outcome="ok",route="chat"} 1"#;
+    assert!(instrumentation::encode(&registry).lines().any(|l| l == line));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_models_series_stay_while_a_backend_lists_it_or_a_request_counts_in_them() {
+    let down = |models| Backend { state: BackendState::Down, ..backend("a", Some(16), models) };
+    let ready = fleet(vec![backend("a", Some(16), vec![served("m", None)])]);
+    let (watch, families) = watched(&ready);
+    for listed in [true, false] {
+        let open = (!listed).then(|| metrics(&watch, "m"));
+        let models = if listed { vec![served("m", None)] } else { vec![] };
+        for _ in 0..3 {
+            watch.update(&fleet(vec![down(models.clone())]));
+            tokio::time::advance(KEPT_FOR).await;
+        }
+        assert!(series_of(&families, "m") > 0, "{listed}");
+        drop(open);
+        watch.update(&ready);
+    }
+}
+
+#[test]
+fn however_many_models_come_and_go_those_that_are_there_have_series_of_their_own() {
+    let of = |names: std::ops::Range<usize>| {
+        let models = names.map(|i| served(&format!("m{i}"), None)).collect();
+        fleet(vec![backend("a", Some(16), models)])
+    };
+    let (watch, families) = watched(&of(0..MOST + 1));
+    let is_other =
+        |model: usize| Arc::ptr_eq(&metrics(&watch, &format!("m{model}")), watch.other());
+    assert!((0..MOST).all(|i| !is_other(i)) && is_other(MOST), "no more than so many at one time");
+    watch.update(&of(MOST..MOST + 2));
+    watch.update(&of(MOST..MOST + 2));
+    assert!(!is_other(MOST) && !is_other(MOST + 1), "the others make room");
+    assert_eq!(series_of(&families, "m0"), 0);
+    assert!(series_of(&families, &format!("m{MOST}")) > 0);
 }
 
 #[test]

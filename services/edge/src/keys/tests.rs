@@ -220,3 +220,40 @@ fn names_of_one_model_share_their_keys_and_adapters_do_not() {
         }
     }
 }
+
+#[test]
+fn what_conversations_of_one_request_share_is_read_once() {
+    let messages: Vec<Value> =
+        (0..1000).map(|i| json!([{"role": "user", "content": format!("question {i}")}])).collect();
+    let shared = "x".repeat(100_000);
+    let body = json!({"model": "m", "chat_template_kwargs": {"a": shared}, "messages": messages});
+    let first =
+        json!({"model": "m", "chat_template_kwargs": {"a": shared}, "messages": messages[0]});
+    for model in [model(true, &[TOKENS], true), model(false, &[], true)] {
+        let (all, first) = (
+            prompt(&body, RouteKind::ChatBatch, Some(&model)),
+            prompt(&first, RouteKind::Chat, Some(&model)),
+        );
+        assert_eq!(all.keys, first.keys, "the first decides");
+        let (bytes, tokens) = (all.text_bytes - first.text_bytes, all.tokens - first.tokens);
+        assert!((10_000..40_000).contains(&bytes), "{bytes} of the other 999");
+        assert!((2_500..10_000).contains(&tokens), "{tokens}");
+    }
+}
+
+#[test]
+fn more_prompts_than_are_read_are_keyed_by_their_text() {
+    let model = model(true, &[TOKENS], false);
+    for item in ["\"\"", "[]"] {
+        let of = |count: usize| {
+            let list = vec![item; count].join(",");
+            format!(r#"{{"model":"m","prompt":[{list}]}}"#)
+        };
+        let units = |body: &str| {
+            let view = BodyView::parse(body.as_bytes(), RouteKind::Completions).unwrap();
+            units(&prompt_of(&view, Some(&model), b"s", usize::MAX).unwrap().0)
+        };
+        assert_eq!(units(&of(10)), [TOKENS], "{item}");
+        assert_eq!(units(&of(openai_api::body::MOST_VALUES + 1)), [BlockUnit::TEXT], "{item}");
+    }
+}

@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::config::{RawConfig, RawTenant};
+use crate::guard::{Policy, RawFields};
 use crate::testing::*;
 
 const ASK: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: x\r\nconnection: keep-alive, Upgrade\r\n\
@@ -134,5 +135,31 @@ async fn a_drain_ends_sessions_after_its_notice() {
     let _ = client.read_to_end(&mut rest).await;
     assert!(rest.is_empty());
     engine.await_all_closed().await;
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn headers_that_are_the_operators_are_so_for_sessions() {
+    let asked = ASK.replace("host: x\r\n", "host: x\r\nx-vllm-priority: -1\r\n");
+    for (policy, sent) in [(Some(Policy::Allow), Some("-1")), (None, None)] {
+        let engine = Engine::start("e", vec![agrees()]).await;
+        let fields = RawFields { priority: policy, ..RawFields::default() };
+        let edge = RawConfig { fields, ..RawConfig::default() };
+        let bed = Setup { edge, ..Setup::default() }.start(&[&engine]).await;
+        let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        assert!(head(&mut stream).await.starts_with("http/1.1 101"));
+        assert_eq!(engine.requests()[0].header("x-vllm-priority"), sent);
+    }
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let fields = RawFields { priority: Some(Policy::Reject), ..RawFields::default() };
+    let edge = RawConfig { fields, ..RawConfig::default() };
+    let bed = Setup { edge, ..Setup::default() }.start(&[&engine]).await;
+    let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    let reply = read_reply(&mut stream, "GET").await;
+    assert_error(&reply, ErrorCode::InvalidRequest);
+    assert!(reply.text().contains("x-vllm-priority"), "{}", reply.text());
+    assert!(engine.requests().is_empty());
     bed.assert_idle().await;
 }
