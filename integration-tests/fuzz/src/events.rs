@@ -2,12 +2,18 @@
 
 use bytes::Bytes;
 use openai_api::sse::FrameKind;
-use openai_api::{ChunkView, SseFrame, SseSplitter};
+use openai_api::{
+    ChunkView, Grammar, Said, SseFrame, SseSplitter, UsageMeter, response_id, usage_of_response,
+};
 
 /// The most that the splitter holds here: small, so that short inputs pass it.
 const MOST_HELD: usize = 4096;
 
-/// However a stream is cut into reads, its frames are its bytes, and its events the same.
+const GRAMMARS: [Grammar; 5] =
+    [Grammar::Choices, Grammar::TokenIds, Grammar::Messages, Grammar::Responses, Grammar::Cohere];
+
+/// However a stream is cut into reads, its frames are its bytes, and its events the same. What is
+/// read of an event, in whatever grammar, agrees with itself and stands in the event.
 ///
 /// # Panics
 /// Where that does not hold. The first byte says where the stream is cut.
@@ -21,8 +27,34 @@ pub fn check(data: &[u8]) {
         // Frames may: where a read ends after a carriage return, a line feed makes one of its own.
         assert_eq!(events(&whole), events(&pieces), "events do not depend on the reads");
     }
-    for event in events(&whole) {
-        let _ = ChunkView::parse(event);
+    for grammar in GRAMMARS {
+        let mut meter = UsageMeter::default();
+        for event in events(&whole) {
+            let view = ChunkView::read(event, grammar);
+            agrees(&view, event);
+            meter.observe(&view);
+        }
+        let _ = meter.total();
+    }
+    for document in events(&whole).into_iter().map(|event| &event[..]).chain([stream]) {
+        if let Some(id) = response_id(document) {
+            let at = id.as_ptr().addr().wrapping_sub(document.as_ptr().addr());
+            assert_eq!(document.get(at..at + id.len()), Some(id.as_bytes()), "an id of the event");
+        }
+        let _ = usage_of_response(document);
+    }
+}
+
+/// What is said of an event in several ways is one thing.
+fn agrees(view: &ChunkView, event: &[u8]) {
+    assert_eq!(view.has_content, view.said != Said::Nothing, "content is what is said");
+    assert!(!(view.role_only && view.has_content), "a role alone is no content");
+    assert!(!view.is_usage_only || view.usage.is_some(), "usage alone is usage");
+    assert!(view.usage.is_none() || view.output_tokens.is_none(), "counts are told once");
+    if let Said::Text { start, end } = view.said {
+        let quote = Some(&b'"');
+        let quoted = start.checked_sub(1).and_then(|at| event.get(at)) == quote;
+        assert!(start <= end && quoted && event.get(end) == quote, "a text is a string's");
     }
 }
 

@@ -8,6 +8,7 @@ pub mod body;
 pub mod config;
 pub mod credentials;
 pub mod events;
+pub mod form;
 pub mod metrics;
 pub mod template;
 
@@ -15,11 +16,12 @@ pub mod template;
 pub type Check = fn(&[u8]);
 
 /// Every check, by the name of its corpus.
-pub const CHECKS: [(&str, Check); 6] = [
+pub const CHECKS: [(&str, Check); 7] = [
     ("body", body::check),
     ("config", config::check),
     ("credentials", credentials::check),
     ("events", events::check),
+    ("form", form::check),
     ("metrics", metrics::check),
     ("template", template::check),
 ];

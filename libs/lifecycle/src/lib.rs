@@ -20,7 +20,7 @@ mod shutdown;
 mod tasks;
 mod throttle;
 
-pub use accept::Acceptor;
+pub use accept::{Acceptor, KEEPALIVE_INTERVAL, KEEPALIVE_RETRIES, KEEPALIVE_TIME};
 /// Routes of a port for operators.
 pub use axum::Router as AdminRoutes;
 pub use clock::monotonic;

@@ -16,9 +16,11 @@ use crate::chunk::Grammar;
 use crate::json::{self, Cursor, Malformed};
 
 mod fields;
+mod members;
 mod read;
 
 pub use fields::Field;
+pub use members::{Member, Object};
 pub(crate) use read::unescape;
 
 /// The most values that a prompt is parsed into, and the most prompts of one request. Each takes some hundred bytes of memory however

@@ -45,6 +45,11 @@ impl<'a> Cursor<'a> {
         Self { text, at: 0, last_comma: 0 }
     }
 
+    /// A cursor that begins within a text; positions are still those in all of it.
+    pub(crate) fn at(text: &'a [u8], at: usize) -> Self {
+        Self { text, at, last_comma: 0 }
+    }
+
     pub(crate) fn position(&self) -> usize {
         self.at
     }

@@ -2,11 +2,16 @@
 //! of the files around it.
 //!
 //! **Invariant:** what is held is bounded, however the body is cut into reads: the head of a part,
-//! or the value of `model`, or less than a delimiter.
+//! or the value of `model`, or less than a delimiter. What is done is linear in the body's bytes,
+//! whatever they are; a read by itself costs no more than a delimiter.
 
 use std::ops::Range;
 
 use memchr::memmem::Finder;
+
+use self::window::Window;
+
+mod window;
 
 /// Longest head of one part.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
@@ -39,11 +44,10 @@ pub struct FormModel {
 #[derive(Debug)]
 pub struct FormScanner {
     delimiter: Finder<'static>,
-    /// What was fed and not yet passed.
-    pending: Vec<u8>,
-    /// Bytes passed before it. A line end that is not in the body stands before the first byte,
-    /// so that the first delimiter is like the others.
-    passed: usize,
+    head_end: Finder<'static>,
+    /// What was fed and not yet passed. A line end that is not in the body stands before its first
+    /// byte, so that the first delimiter is like the others.
+    pending: Window,
     state: State,
     model: Option<FormModel>,
 }
@@ -63,6 +67,7 @@ enum State {
 }
 
 const LINE_END: &[u8] = b"\r\n";
+const HEAD_END: &[u8] = b"\r\n\r\n";
 
 impl FormScanner {
     /// A scanner for a body of that content type; `None` if it is no form.
@@ -78,8 +83,8 @@ impl FormScanner {
         let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
         Some(Self {
             delimiter: Finder::new(&delimiter).into_owned(),
-            pending: LINE_END.to_vec(),
-            passed: 0,
+            head_end: Finder::new(HEAD_END),
+            pending: Window::of(LINE_END),
             state: State::Skip,
             model: None,
         })
@@ -95,8 +100,9 @@ impl FormScanner {
     /// # Errors
     /// [`FormFault`].
     pub fn feed(&mut self, piece: &[u8]) -> Result<(), FormFault> {
-        self.pending.extend_from_slice(piece);
+        self.pending.add(piece);
         while self.step()? {}
+        self.pending.settle();
         Ok(())
     }
 
@@ -119,61 +125,55 @@ impl FormScanner {
             State::Line => self.line(),
             State::Head => self.head(),
             State::End => {
-                self.pass(self.pending.len());
+                self.pending.pass(self.pending.rest().len());
                 Ok(false)
             }
         }
     }
 
-    fn pass(&mut self, count: usize) {
-        self.pending.drain(..count);
-        self.passed += count;
-    }
-
     fn skip(&mut self) -> bool {
         let length = self.delimiter.needle().len();
-        if let Some(at) = self.delimiter.find(&self.pending) {
-            self.pass(at + length);
+        if let Some(at) = self.pending.find(&self.delimiter) {
+            self.pending.pass(at + length);
             self.state = State::Line;
             return true;
         }
         // The beginning of a delimiter may be there already.
-        self.pass(self.pending.len().saturating_sub(length - 1));
+        self.pending.pass(self.pending.rest().len().saturating_sub(length - 1));
         false
     }
 
     fn value(&mut self) -> Result<bool, FormFault> {
         let length = self.delimiter.needle().len();
-        let Some(end) = self.delimiter.find(&self.pending) else {
-            return match self.pending.len() {
-                long if long > MAX_MODEL_BYTES + length => {
-                    Err(FormFault::Malformed("the model's name is too long"))
-                }
-                _ => Ok(false),
-            };
-        };
+        let found = self.pending.find(&self.delimiter);
+        // Without an end the name has all bytes but the beginning of one.
+        let shortest = found.unwrap_or((self.pending.rest().len() + 1).saturating_sub(length));
+        if shortest > MAX_MODEL_BYTES {
+            return Err(FormFault::Malformed("the model's name is too long"));
+        }
+        let Some(end) = found else { return Ok(false) };
         if self.model.is_some() {
             return Err(FormFault::Twice);
         }
-        let name = std::str::from_utf8(&self.pending[..end]).ok();
-        let name = name.filter(|name| !name.is_empty() && name.len() <= MAX_MODEL_BYTES);
+        let name = std::str::from_utf8(&self.pending.rest()[..end]).ok();
+        let name = name.filter(|name| !name.is_empty());
         let name = name.ok_or(FormFault::Malformed("the model's name cannot be read"))?.to_owned();
-        let start = self.passed - LINE_END.len();
+        let start = self.pending.passed() - LINE_END.len();
         self.model = Some(FormModel { name, at: start..start + end });
-        self.pass(end + length);
+        self.pending.pass(end + length);
         self.state = State::Line;
         Ok(true)
     }
 
     /// The rest of a delimiter's line, which shows whether it is one.
     fn line(&mut self) -> Result<bool, FormFault> {
-        match self.pending.as_slice() {
+        self.pending.pass_while(|byte| matches!(byte, b' ' | b'\t'));
+        match self.pending.rest() {
             [b'-', b'-', ..] => self.state = State::End,
             [b'\r', b'\n', ..] => {
-                self.pass(LINE_END.len());
+                self.pending.pass(LINE_END.len());
                 self.state = State::Head;
             }
-            [b' ' | b'\t', ..] => self.pass(1),
             [] | [b'-' | b'\r'] => return Ok(false),
             // Bytes of a file that begin like the delimiter.
             _ => self.state = State::Skip,
@@ -182,18 +182,18 @@ impl FormScanner {
     }
 
     fn head(&mut self) -> Result<bool, FormFault> {
-        let end = match self.pending.as_slice() {
-            [b'\r', b'\n', ..] => 0,
-            pending => match memchr::memmem::find(pending, b"\r\n\r\n") {
-                Some(end) => end + LINE_END.len(),
-                None if pending.len() > MAX_HEAD_BYTES => {
-                    return Err(FormFault::Malformed("the head of a part is too long"));
-                }
-                None => return Ok(false),
-            },
+        let found = match self.pending.rest() {
+            [b'\r', b'\n', ..] => Some(0),
+            _ => self.pending.find(&self.head_end).map(|end| end + LINE_END.len()),
         };
-        let is_model = is_model(&self.pending[..end]);
-        self.pass(end + LINE_END.len());
+        // Without an end the head has all bytes but the beginning of one.
+        let shortest = found.unwrap_or(self.pending.rest().len().saturating_sub(1));
+        if shortest > MAX_HEAD_BYTES {
+            return Err(FormFault::Malformed("the head of a part is too long"));
+        }
+        let Some(end) = found else { return Ok(false) };
+        let is_model = is_model(&self.pending.rest()[..end]);
+        self.pending.pass(end + LINE_END.len());
         self.state = if is_model { State::Model } else { State::Skip };
         Ok(true)
     }

@@ -7,22 +7,24 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::body::{BodyView, Field};
+use crate::body::{BodyView, Entry, Field, Member, Object};
 use crate::json::{Cursor, Malformed};
 
-/// Edits of top-level fields, applied at once by [`finish`](Splice::finish). Of several edits of
-/// one field the last counts.
+/// Edits of top-level fields, and members taken out of objects inside them, applied at once by
+/// [`finish`](Splice::finish). Of several edits of one field the last counts.
 #[derive(Clone, Debug)]
 pub struct Splice<'a> {
     view: &'a BodyView<'a>,
     /// The new JSON text of a field; `None` removes it.
     edits: BTreeMap<Field, Option<String>>,
+    /// Members taken out of objects inside fields, in the order of each object.
+    inside: Vec<Vec<Entry>>,
 }
 
 impl<'a> Splice<'a> {
     /// No edits yet.
     pub fn new(view: &'a BodyView<'a>) -> Self {
-        Self { view, edits: BTreeMap::new() }
+        Self { view, edits: BTreeMap::new(), inside: Vec::new() }
     }
 
     /// Gives a field the value whose JSON text is `json`: in place where the field exists, as
@@ -46,6 +48,18 @@ impl<'a> Splice<'a> {
         self
     }
 
+    /// Takes members out of an object inside a field that has no other edit, each with one comma.
+    #[must_use]
+    pub fn remove_members(
+        mut self,
+        object: &Object<'_>,
+        such: impl Fn(&Member<'_>) -> bool,
+    ) -> Self {
+        let removed = object.members.iter().filter(|member| such(member));
+        self.inside.push(removed.map(|member| member.entry.clone()).collect());
+        self
+    }
+
     /// Asks for the usage event of a stream and keeps the other options, where
     /// [`BodyView::can_inject_usage`] says that this may be done.
     #[must_use]
@@ -63,7 +77,7 @@ impl<'a> Splice<'a> {
 
     /// Whether the body stays as it is.
     pub fn is_empty(&self) -> bool {
-        self.edits.is_empty()
+        self.edits.is_empty() && self.inside.iter().all(Vec::is_empty)
     }
 
     /// The edited body.
@@ -84,16 +98,9 @@ impl<'a> Splice<'a> {
             }
         }
         removed.sort_by_key(|entry| entry.index);
-        // A removed member takes the comma before it along, as a member that stays (or none)
-        // stands there. The members removed from the very front have none: they take the comma
-        // that follows.
-        for (rank, entry) in removed.iter().enumerate() {
-            let range = if entry.index == rank {
-                entry.member.start..entry.comma_after.map_or(entry.member.end, |comma| comma + 1)
-            } else {
-                entry.comma_before.unwrap_or(entry.member.start)..entry.member.end
-            };
-            ranges.push((range, ""));
+        ranges.extend(without(&removed).map(|range| (range, "")));
+        for members in &self.inside {
+            ranges.extend(without(&members.iter().collect::<Vec<_>>()).map(|range| (range, "")));
         }
         if !appended.is_empty() && self.view.members() > removed.len() {
             appended.insert(0, ',');
@@ -103,6 +110,19 @@ impl<'a> Splice<'a> {
         ranges.sort_by_key(|(range, _)| range.start);
         Bytes::from(apply(self.view.body_text(), &ranges))
     }
+}
+
+/// What goes with members, in order, of one object. A removed member takes the comma before it
+/// along, as a member that stays (or none) stands there. The members removed from the very front
+/// have none: they take the comma that follows.
+fn without<'a>(removed: &'a [&Entry]) -> impl Iterator<Item = Range<usize>> + 'a {
+    removed.iter().enumerate().map(|(rank, entry)| {
+        if entry.index == rank {
+            entry.member.start..entry.comma_after.map_or(entry.member.end, |comma| comma + 1)
+        } else {
+            entry.comma_before.unwrap_or(entry.member.start)..entry.member.end
+        }
+    })
 }
 
 /// Replaces ranges that are in order and do not overlap.

@@ -22,7 +22,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use openai_api::{ApiError, Dialect, MAX_RESPONSE_ID_BYTES};
 
-use self::realtime::Held;
+use self::realtime::{Ends, Held};
 use crate::access::{Access, Denied};
 use crate::endpoint::{self, Matched};
 use crate::gateway::Gateway;
@@ -101,7 +101,7 @@ async fn answer(
     arrival: Arrival<'_>,
     access: Arc<Access>,
     matched: Matched<'_>,
-    (body, switch): (Incoming, Switch),
+    (mut body, switch): (Incoming, Switch),
     mut record: Record,
 ) -> Response<EdgeBody> {
     let found = match matched {
@@ -125,19 +125,25 @@ async fn answer(
         Matched::Version => version(arrival, access, &mut record),
         Matched::Models | Matched::Model(_) => listing(arrival, access, matched, &mut record),
         Matched::Realtime => {
-            return realtime(arrival, access, switch, record).await;
+            return realtime(arrival, access, (body, switch), record).await;
         }
         Matched::Forward(..) | Matched::Form(_) | Matched::Bodyless(_) | Matched::Response(_) => {
             return forwarding::forward(arrival, access, matched, body, record).await;
         }
     };
+    // None of these routes wants a body; one that comes all the same is read off like that of any
+    // refusal.
+    let read = body::read_off(&mut body, &arrival.head.headers).await;
     match found {
-        Ok(response) => {
+        Ok(mut response) => {
+            if !read {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             record.status = response.status().as_u16();
             record.end(Outcome::Ok, None);
             response
         }
-        Err(refusal) => refuse(arrival.gateway, refusal, arrival.errors, record),
+        Err(refusal) => refuse(arrival.gateway, refusal.closing(!read), arrival.errors, record),
     }
 }
 
@@ -151,7 +157,7 @@ struct Switch {
 async fn realtime(
     arrival: Arrival<'_>,
     access: Arc<Access>,
-    switch: Switch,
+    (mut body, switch): (Incoming, Switch),
     mut record: Record,
 ) -> Response<EdgeBody> {
     let Arrival { gateway, rules, errors, .. } = arrival;
@@ -164,13 +170,20 @@ async fn realtime(
     };
     let (opened, client, permit) = match opening.await {
         Ok(opened) => opened,
-        Err(refusal) => return refuse(gateway, refusal, errors, record),
+        Err(refusal) => {
+            let read = body::read_off(&mut body, &arrival.head.headers).await;
+            return refuse(gateway, refusal.closing(!read), errors, record);
+        }
     };
     record.status = opened.response.status().as_u16();
     if let Some(session) = opened.session {
         let held = Held::new(record, permit, switch.seat);
-        let (drain, notice) = (gateway.drain.clone(), rules.drain_notice);
-        let carried = realtime::carry(session, client, held, drain, notice);
+        let ends = Ends {
+            drain: gateway.drain.clone(),
+            notice: rules.drain_notice,
+            idle: rules.timeouts.session_idle,
+        };
+        let carried = realtime::carry(session, client, held, ends);
         gateway.spawner.spawn("edge-realtime", carried);
     }
     opened.response

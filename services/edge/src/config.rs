@@ -145,8 +145,11 @@ pub struct RawTimeouts {
     pub total: HumanDuration,
     /// A client that reads nothing.
     pub write_stall: HumanDuration,
-    /// For 16 KiB more of a request's body, or its end. All of it may take ten times as long.
+    /// For 16 KiB more of a request's body, or its end. What is read before it is sent on may take
+    /// ten times as long in all.
     pub body: HumanDuration,
+    /// A realtime session in which neither side says anything.
+    pub session_idle: HumanDuration,
 }
 
 impl Default for RawTimeouts {
@@ -159,6 +162,9 @@ impl Default for RawTimeouts {
             total: HumanDuration::from_secs(600),
             write_stall: HumanDuration::from_secs(60),
             body: HumanDuration::from_secs(30),
+            // People pause; the libraries of most clients ask every half minute whether the other
+            // side is there, which counts.
+            session_idle: HumanDuration::from_secs(900),
         }
     }
 }
@@ -242,6 +248,7 @@ pub(crate) struct Timeouts {
     pub(crate) total: Duration,
     pub(crate) write_stall: Duration,
     pub(crate) body: Duration,
+    pub(crate) session_idle: Duration,
 }
 
 /// The checked settings of an edge.
@@ -426,6 +433,7 @@ fn read_timeouts(raw: &RawTimeouts) -> Result<Timeouts, SettingsError> {
         total: read(raw.total, "total")?,
         write_stall: read(raw.write_stall, "write_stall")?,
         body: read(raw.body, "body")?,
+        session_idle: read(raw.session_idle, "session_idle")?,
     })
 }
 

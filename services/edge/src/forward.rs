@@ -359,10 +359,14 @@ impl<'a> Forward<'a> {
         head: &response::Parts,
         body: UpstreamBody,
         lease: Lease,
-        limits: Limits,
+        mut limits: Limits,
     ) -> Exchange {
         let grammar = self.prepared.kind.grammar();
         let form = if headers::is_event_stream(&head.headers) {
+            // Not every request is read for whether it streams; its answer tells.
+            if let Span::Whole { by } = limits.span {
+                limits.span = span(true, by, lifecycle::monotonic(), &self.timeouts).0;
+            }
             Form::Events { drop_usage: self.prepared.usage_injected, grammar }
         } else if headers::is_encoded(&head.headers) {
             Form::Opaque

@@ -53,6 +53,15 @@ impl Lease {
         }
     }
 
+    /// It lasts, whatever there is to be said of it; reported now and then.
+    pub(crate) fn alive(&mut self, now: Moment) {
+        if self.open && now - self.reported_at >= PROGRESS_INTERVAL {
+            self.reported_at = now;
+            let generated = self.reported_tokens;
+            self.routing.report(Report::Progress { lease: self.id, generated });
+        }
+    }
+
     /// The engine answered to the end.
     pub(crate) fn finish(&mut self, usage: Option<Usage>) {
         self.close(Report::Finished { lease: self.id, usage, output_keys: Vec::new() });

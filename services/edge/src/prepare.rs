@@ -78,9 +78,9 @@ pub(crate) fn prepare(
     budget: usize,
 ) -> Result<Prepared, Unprepared> {
     let view = BodyView::parse(body, kind).map_err(|e| Unprepared::Refused(e.into()))?;
-    let removed = guard::check(&view, desk.tenant.fields()).map_err(Unprepared::Refused)?;
-    if !removed.is_empty() {
-        let stripped = removed.into_iter().fold(Splice::new(&view), Splice::remove).finish();
+    let policies = desk.tenant.fields();
+    let removals = guard::check(&view, policies).map_err(Unprepared::Refused)?;
+    if let Some(stripped) = removals.without(&view, policies) {
         return prepare(&stripped, kind, desk, budget);
     }
     let talk = || aliases::conversation(&view) ^ digest(desk.tenant.id().as_str().as_bytes());

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -81,11 +81,13 @@ struct WatchedState {
     body: Option<Box<ForwardBody>>,
     /// Since when it is the client's turn.
     handed_at: Option<Moment>,
+    /// Whom to wake while it is the engine's.
+    waiting: Option<Waker>,
 }
 
 impl Watchlist {
     fn watch(&self, body: Box<ForwardBody>) -> EdgeBody {
-        let state = WatchedState { body: Some(body), handed_at: None };
+        let state = WatchedState { body: Some(body), handed_at: None, waiting: None };
         let watched = Arc::new(Watched(Mutex::new(state)));
         let mut list = self.0.lock();
         list.retain(|w| w.strong_count() > 0);
@@ -96,6 +98,14 @@ impl Watchlist {
     /// Whether an answer is under way.
     pub(crate) fn is_busy(&self) -> bool {
         self.0.lock().iter().any(|watched| watched.strong_count() > 0)
+    }
+
+    /// Has all that wait for their engines look at what has changed.
+    pub(crate) fn wake(&self) {
+        let bodies: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        for waker in bodies.iter().filter_map(|watched| watched.0.lock().waiting.take()) {
+            waker.wake();
+        }
     }
 
     /// Gives up what no client has taken on for `limit`.
@@ -118,6 +128,11 @@ impl Watched {
         let Some(body) = &mut state.body else { return Poll::Ready(Some(Err(Broken))) };
         let piece = body.poll_piece(cx);
         state.handed_at = piece.is_ready().then(lifecycle::monotonic);
+        match &mut state.waiting {
+            _ if piece.is_ready() => {}
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
         piece
     }
 

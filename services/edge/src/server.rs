@@ -1,7 +1,7 @@
 //! Client connections: accepting, bounding, cutting off those that stall, draining.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -127,15 +127,20 @@ async fn serve(
     let builder = builder(spawner);
     let watchlist = Watchlist::default();
     let activity = Activity::default();
+    // One of its own: the requests of this connection wait for it, and no others with them.
+    let cut = signals.cut.child_token();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&seat));
         let open = activity.begin(request.version());
         let access = gateway.access.current();
         // A connection may be older than the rules that its newest request goes by.
         stall_limit.set(access.rules().timeouts.write_stall);
-        let answering = api::handle(Arc::clone(&gateway), access, request, watchlist.clone());
+        let is_http_2 = request.version() == Version::HTTP_2;
+        let (gateway, watchlist) = (Arc::clone(&gateway), watchlist.clone());
+        let cut = is_http_2.then(|| cut.clone());
         async move {
-            let answer = answering.await;
+            let answering = pin!(api::handle(gateway, access, request, watchlist));
+            let answer = until_cut(answering, cut).await;
             drop(open);
             Ok::<_, Infallible>(answer)
         }
@@ -172,10 +177,29 @@ async fn serve(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            // Going round polls the connection, and that its answer, which sees the cut.
-            () = signals.cut.cancelled(), if !cutting => cutting = true,
+            // Going round polls an HTTP/1.1 connection, and that its answer, which sees the cut.
+            // Those of HTTP/2 are tasks of their own.
+            () = cut.cancelled(), if !cutting => {
+                cutting = true;
+                watchlist.wake();
+            }
         }
     }
+}
+
+/// An answer whose request is polled again when the cut comes, where nothing else would.
+async fn until_cut<F: Future>(
+    mut answering: Pin<&mut F>,
+    cut: Option<CancellationToken>,
+) -> F::Output {
+    if let Some(cut) = cut {
+        tokio::select! {
+            biased;
+            answer = answering.as_mut() => return answer,
+            () = cut.cancelled() => {}
+        }
+    }
+    answering.await
 }
 
 /// What a connection has been doing. HTTP/1.1 is closed by the library when no head comes; an

@@ -8,6 +8,7 @@
 mod body;
 mod connect;
 mod outgoing;
+mod pace;
 mod pool;
 mod upgrade;
 
@@ -25,6 +26,7 @@ use hyper::body::Incoming;
 pub(crate) use self::body::UpstreamBody;
 use self::connect::{Connector, Live, drive};
 pub(crate) use self::outgoing::{BodyFault, Outgoing, StreamedBody};
+pub(crate) use self::pace::ClientPace;
 use self::pool::{Host, Hosts};
 pub(crate) use self::upgrade::Switched;
 

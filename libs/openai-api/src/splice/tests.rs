@@ -57,6 +57,32 @@ fn a_removed_field_takes_exactly_one_comma_along() {
 }
 
 #[test]
+fn a_member_inside_a_field_is_taken_out_with_exactly_one_comma() {
+    let object = r#"{ "a" :1,"b":{"a":2} , "\u0061":[3], "c":1e400 }"#;
+    let body = format!(r#"{{"model":"m","sampling_params":{{"x":{object},"x":{object}}},"n":2}}"#);
+    let parsed = view(&body);
+    let objects = parsed.objects(Field::SamplingParams, &["x"]);
+    assert_eq!(objects.len(), 2, "a key that is given twice is found twice");
+    let remove = |names: &[&str]| {
+        let such =
+            |member: &crate::body::Member<'_>| names.contains(&member.name.as_deref().unwrap());
+        let splice = objects
+            .iter()
+            .fold(Splice::new(&parsed), |splice, object| splice.remove_members(object, such));
+        text(&splice.remove(Field::N).finish()).to_owned()
+    };
+    let expected = |left: &str| body.replace(object, left).replace(r#","n":2"#, "");
+    assert_eq!(remove(&[]), expected(object));
+    assert_eq!(remove(&["a"]), expected(r#"{ "b":{"a":2} , "c":1e400 }"#));
+    assert_eq!(remove(&["c"]), expected(r#"{ "a" :1,"b":{"a":2} , "\u0061":[3] }"#));
+    assert_eq!(remove(&["b"]), expected(r#"{ "a" :1 , "\u0061":[3], "c":1e400 }"#));
+    assert_eq!(remove(&["a", "b", "c"]), expected("{    }"));
+    assert!(parsed.objects(Field::SamplingParams, &["y"]).is_empty());
+    assert!(parsed.objects(Field::N, &[]).is_empty(), "no object");
+    assert!(parsed.objects(Field::VllmXargs, &[]).is_empty(), "not there");
+}
+
+#[test]
 fn a_field_is_inserted_without_a_comma_where_nothing_stays_before_it() {
     let parsed = view(r#"{"model":"m"}"#);
     let edited = Splice::new(&parsed).remove(Field::Model).set(Field::N, "1").finish();

@@ -82,10 +82,13 @@ impl Pace {
 /// Reads off what a refused request still sends, so that its client gets to read why: a socket
 /// that is closed with unread bytes resets the connection. Nothing of it is kept. Returns whether
 /// the end was reached.
-pub(super) async fn drain(body: &mut Incoming, headers: &HeaderMap) -> bool {
+pub(super) async fn read_off(body: &mut Incoming, headers: &HeaderMap) -> bool {
+    if body.is_end_stream() {
+        return true;
+    }
     if headers.contains_key(EXPECT) {
         // This client sends its body only when told to go on.
-        return body.is_end_stream();
+        return false;
     }
     let reading = async {
         while let Some(frame) = body.frame().await {

@@ -16,7 +16,7 @@ use super::intake::{Gathered, Intake, Memory};
 use crate::payload::{self, Payload};
 use crate::refusal::Refusal;
 use crate::timer::Timer;
-use crate::upstream::{BodyFault, StreamedBody};
+use crate::upstream::{BodyFault, ClientPace, StreamedBody};
 
 /// What is held of a form whose model is known.
 const LOOK_AHEAD_BYTES: usize = 256 * 1024;
@@ -85,9 +85,8 @@ fn stream(
         left,
         room,
         scanner,
-        patience: intake.patience,
+        pace: ClientPace::new(intake.patience),
         fault: std::sync::Arc::default(),
-        waiting: None,
         timer: Timer::default(),
         ended: false,
     }

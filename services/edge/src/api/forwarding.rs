@@ -6,7 +6,6 @@ use bytes::Bytes;
 use domain::{BackendId, ErrorCode, ModelId};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
-use http_body::Body;
 use hyper::body::Incoming;
 use openai_api::{ApiError, RouteKind};
 
@@ -84,7 +83,7 @@ pub(super) async fn forward(
         Ok((answer, permit, tenant)) => pass(answer, permit, &tenant, record),
         Err(refusal) => {
             let read = match &mut body {
-                Some(body) => body.is_end_stream() || body::drain(body, &head.headers).await,
+                Some(body) => body::read_off(body, &head.headers).await,
                 // An engine had it, as far as it came.
                 None => false,
             };

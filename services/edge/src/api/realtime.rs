@@ -1,7 +1,11 @@
 //! Realtime sessions: a WebSocket between a client and the engine with the least load. What is
 //! said in it is theirs; the gateway opens it, carries it and ends it.
 
+mod heard;
+
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::{ErrorCode, FailureClass, Route};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, UPGRADE};
@@ -12,6 +16,7 @@ use lifecycle::Drain;
 use openai_api::ApiError;
 use tokio::io::copy_bidirectional;
 
+use self::heard::HeardIo;
 use super::Arrival;
 use super::forwarding::only_model;
 use crate::access::ANONYMOUS;
@@ -28,6 +33,9 @@ use crate::tenant::Tenant;
 use crate::upstream::{Outgoing, Switched};
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+/// How often the router is told that a session lasts: it takes a booking for lost of which it hears
+/// nothing for an hour.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(60);
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 
 /// An answer, and the session that begins with it, if one does.
@@ -150,7 +158,7 @@ fn route(model: &ModelView, record: &Record, attempt: u32, excluded: Vec<domain:
         max_output_tokens: None,
         stream: false,
         excluded,
-        hold: std::time::Duration::ZERO,
+        hold: Duration::ZERO,
         ranked: Vec::new(),
     }
 }
@@ -186,28 +194,43 @@ const fn class_of(status: StatusCode) -> FailureClass {
     }
 }
 
+/// When the gateway ends a session of its own accord.
+pub(super) struct Ends {
+    pub(super) drain: Drain,
+    /// So long after a drain has begun.
+    pub(super) notice: Duration,
+    /// When neither side has said anything for so long.
+    pub(super) idle: Duration,
+}
+
 /// Carries a session until one side ends it, or the gateway does.
-pub(super) async fn carry(
-    session: Session,
-    client: OnUpgrade,
-    mut held: Held,
-    drain: Drain,
-    notice: std::time::Duration,
-) {
+pub(super) async fn carry(session: Session, client: OnUpgrade, mut held: Held, ends: Ends) {
     let Session { engine, mut lease } = session;
     let Ok(client) = client.await else { return };
-    let (mut client, mut engine) = (TokioIo::new(client), TokioIo::new(engine));
-    let draining = async {
-        drain.signaled().await;
-        tokio::time::sleep(notice).await;
-    };
-    let outcome = tokio::select! {
-        ended = copy_bidirectional(&mut client, &mut engine) => match ended {
-            Ok(_) => Outcome::Ok,
-            // Sessions end as often as not with a reset by their client.
-            Err(_) => Outcome::Cancelled,
-        },
-        () = draining => Outcome::Shutdown,
+    let (mut client, mut engine) = (HeardIo::new(TokioIo::new(client)), TokioIo::new(engine));
+    let heard = client.heard();
+    let mut carried = pin!(copy_bidirectional(&mut client, &mut engine));
+    let mut draining = pin!(async {
+        ends.drain.signaled().await;
+        tokio::time::sleep(ends.notice).await;
+    });
+    let outcome = loop {
+        let left = (heard.at() + ends.idle) - lifecycle::monotonic();
+        tokio::select! {
+            ended = carried.as_mut() => break match ended {
+                Ok(_) => Outcome::Ok,
+                // Sessions end as often as not with a reset by their client.
+                Err(_) => Outcome::Cancelled,
+            },
+            () = draining.as_mut() => break Outcome::Shutdown,
+            () = tokio::time::sleep(left.min(ALIVE_INTERVAL)) => {
+                let now = lifecycle::monotonic();
+                if now - heard.at() >= ends.idle {
+                    break Outcome::Cancelled;
+                }
+                lease.alive(now);
+            }
+        }
     };
     lease.finish(None);
     held.record.end(outcome, None);

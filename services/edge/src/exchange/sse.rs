@@ -95,13 +95,21 @@ impl EventReader {
         }
     }
 
-    /// The stream has ended: what is left goes on as it is.
+    /// The stream has ended. An event that has not goes on as it is if the answer is one with it;
+    /// of one that broke off it would be taken for the beginning of the error event that follows.
     pub(super) fn finish(&mut self, out: &mut VecDeque<Bytes>) {
-        if let Some(frame) = self.splitter.finish() {
-            self.pending = 0;
-            if !self.observe(&frame) {
-                out.push_back(frame.bytes);
-            }
+        let Some(frame) = self.splitter.finish() else { return };
+        self.pending = 0;
+        let (sent_part, had_error, count) = (self.sent_part, self.error.is_some(), self.count);
+        let left_out = self.observe(&frame);
+        if left_out || !self.is_complete() {
+            (self.sent_part, self.count) = (sent_part, count);
+            return;
+        }
+        out.push_back(frame.bytes);
+        // No reader heeds an event without its blank line, and an error must be heeded.
+        if !had_error && self.error.is_some() {
+            out.push_back(Bytes::from_static(b"\n\n"));
         }
     }
 

@@ -223,6 +223,57 @@ async fn a_form_that_drips_before_its_model_is_given_up() {
     bed.assert_idle().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_form_that_drips_while_it_is_passed_on_is_given_up() {
+    let engine = Engine::start("e", ok()).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut client = TcpStream::connect(bed.client.address).await.unwrap();
+    let (mut reading, mut writing) = client.split();
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: {PLAIN}\r\ncontent-length: 3000000\r\n\r\n"
+    );
+    let begun = [head.into_bytes(), field("model", "m"), file(&sound(800_000))].concat();
+    writing.write_all(&begun).await.unwrap();
+    eventually("the engine was not connected", || engine.accepted() == 1).await;
+    let started = tokio::time::Instant::now();
+    let dripping = async {
+        while writing.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(std::time::Duration::from_secs(7)).await;
+        }
+    };
+    let mut answer = Vec::new();
+    tokio::select! {
+        () = dripping => {}
+        _ = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut answer) => {}
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+    assert!(started.elapsed() < std::time::Duration::from_secs(40), "{:?}", started.elapsed());
+    engine.await_all_closed().await;
+    bed.assert_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_a_form_that_streams_has_no_limit_over_its_length() {
+    let minutes = |minutes: u64| Step::Pause(std::time::Duration::from_secs(60 * minutes));
+    let pieces = (0..12).flat_map(|_| [event(&token("a")), minutes(1)]);
+    let end = [event(DONE), Step::Send(b"0\r\n\r\n".to_vec())];
+    let script = std::iter::once(sse()).chain(pieces).chain(end).collect();
+    let engine = Engine::start("e", vec![script]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let form = [field("model", "m"), field("stream", "true"), file(b"x"), b"--XX--".to_vec()];
+    let reply = post(&bed, PLAIN, &form.concat()).await;
+    assert_eq!(reply.text(), [&token("a").repeat(12), DONE].concat());
+    assert_eq!(bed.router.events()[0].last().unwrap(), "finished");
+
+    // Between two reads there is one.
+    let silent = vec![sse(), event(&token("a")), minutes(3), event(DONE)];
+    let engine = Engine::start("e", vec![silent]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let text = post(&bed, PLAIN, &form.concat()).await.text();
+    let tail = text.strip_prefix(&token("a")).unwrap();
+    assert!(tail.contains(r#""code":"timeout""#) && tail.ends_with(DONE), "{tail}");
+}
+
 #[tokio::test]
 async fn a_client_that_goes_away_while_it_sends_frees_the_engine() {
     let engine = Engine::start("e", ok()).await;

@@ -57,6 +57,59 @@ async fn an_unfinished_event_is_not_mixed_with_the_error_event() {
 }
 
 #[tokio::test]
+async fn a_stream_that_ends_properly_within_an_event_is_not_mixed_with_the_error_event() {
+    let whole = token("b");
+    for cut in [
+        "data: {\"choices\":[{\"delta\":{\"content\":\"unfini",
+        ": keep",
+        ": keep\n",
+        "event: x\n",
+        "data",
+        whole.trim_end(),
+    ] {
+        let engine = Engine::start("a", vec![events(&[&token("a"), cut])]).await;
+        let bed = Bed::start(&[&engine]).await;
+        let reply = bed.client.chat(STREAM).await;
+        let text = reply.text();
+        let tail = text.strip_prefix(&token("a")).unwrap();
+        assert!(tail.starts_with("data: {\"error\":{"), "{cut:?}: {tail}");
+        assert!(tail.contains(ERROR) && tail.ends_with("\n\ndata: [DONE]\n\n"), "{tail}");
+        assert!(reply.whole);
+        assert_eq!(bed.router.events(), [["first-token", "failed interrupted"]]);
+        bed.assert_metric(
+            r#"warmpath_edge_requests_total{model="m",outcome="upstream_eof",route="chat"} 1"#,
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_unfinished_event_that_ends_the_answer_goes_on_as_it_is() {
+    let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}";
+    for (parts, end) in [
+        (vec![token("a")], "data: [DONE]\n"),
+        (vec![token("a")], "data: [DONE]"),
+        (vec![token("a")], stop),
+        (vec![token("a"), format!("{stop}\n\n")], "data: {\"usa"),
+    ] {
+        let parts: Vec<&str> = parts.iter().map(String::as_str).chain([end]).collect();
+        let engine = Engine::start("a", vec![events(&parts)]).await;
+        let bed = Bed::start(&[&engine]).await;
+        assert_eq!(bed.client.chat(STREAM).await.text(), parts.concat());
+        assert_eq!(bed.router.events(), [["first-token", "finished"]]);
+    }
+}
+
+#[tokio::test]
+async fn an_engines_own_error_event_without_its_blank_line_gets_one() {
+    let error = "data: {\"error\":{\"message\":\"dead\",\"code\":500}}";
+    let engine = Engine::start("a", vec![events(&[&token("a"), error])]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let reply = bed.client.chat(STREAM).await;
+    assert_eq!(reply.text(), [&token("a"), error, "\n\n"].concat());
+    assert_eq!(bed.router.events(), [["first-token", "failed interrupted"]]);
+}
+
+#[tokio::test]
 async fn a_large_unfinished_event_is_closed_before_the_error_event() {
     let cut = format!("data: {{\"x\":\"{}", "y".repeat(3_000_000));
     let engine = Engine::start("a", vec![vec![sse(), event(&cut), Step::Close]]).await;
@@ -65,6 +118,16 @@ async fn a_large_unfinished_event_is_closed_before_the_error_event() {
     let (event, tail) = text.split_once("\n\n").unwrap();
     assert!(cut.starts_with(event));
     assert!(tail.starts_with("data: {\"error\":{"), "{tail}");
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_properly_within_a_large_event_is_closed_before_the_error_event() {
+    let cut = format!("data: {{\"x\":\"{}", "y".repeat(3_000_000));
+    let engine = Engine::start("a", vec![events(&[&token("a"), &cut])]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let text = bed.client.chat(STREAM).await.text();
+    let tail = text.strip_prefix(&[token("a"), cut].concat()).unwrap();
+    assert!(tail.starts_with("\n\ndata: {\"error\":{"), "{tail}");
 }
 
 #[tokio::test]

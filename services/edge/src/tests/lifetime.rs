@@ -85,6 +85,8 @@ type H2 = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
 async fn h2(bed: &Bed) -> H2 {
     let stream = tokio::net::TcpStream::connect(bed.client.address).await.unwrap();
+    // Else what is sent may wait for the system, while the clock of the test does not.
+    stream.set_nodelay(true).unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
@@ -151,4 +153,37 @@ async fn an_http_2_client_that_only_answers_pings_is_let_go() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     eventually("the connection is open", || bed.gateway.families.connections.get() == 0).await;
     assert!(sender.ready().await.is_err());
+}
+
+/// On one connection: two streams that are silent after a token, and one that waits for its head.
+#[tokio::test(start_paused = true)]
+async fn http_2_requests_are_told_one_by_one_when_the_drain_takes_too_long() {
+    let scripts = vec![
+        vec![sse(), event(&token("a")), Step::AwaitClose],
+        vec![sse(), event(&token("b")), Step::AwaitClose],
+        vec![Step::AwaitClose],
+    ];
+    let engine = Engine::start("e", scripts).await;
+    let setup = Setup { drain_limit: Some(Duration::from_secs(20)), ..Setup::default() };
+    let bed = setup.start(&[&engine]).await;
+    let mut sender = h2(&bed).await;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let body = sender.send_request(request()).await.unwrap().into_body();
+        streams.push(body.collect());
+    }
+    let without_head = sender.send_request(request());
+    engine.await_requests(3).await;
+    let (streams, refused, outcome) = tokio::join!(
+        futures_util::future::join_all(streams),
+        without_head,
+        bed.lifecycle.shutdown(Duration::from_secs(21))
+    );
+    for (stream, text) in streams.into_iter().zip(["a", "b"]) {
+        let body = String::from_utf8(stream.unwrap().to_bytes().to_vec()).unwrap();
+        let tail = body.strip_prefix(&token(text)).unwrap();
+        assert!(tail.contains("shutting down") && tail.ends_with(DONE), "{tail}");
+    }
+    assert_eq!(refused.unwrap().status(), 503);
+    assert_eq!(outcome, ShutdownOutcome::Clean);
 }

@@ -1,5 +1,7 @@
 //! Realtime sessions over WebSockets.
 
+use std::time::Duration;
+
 use domain::ErrorCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -162,4 +164,43 @@ async fn headers_that_are_the_operators_are_so_for_sessions() {
     assert!(reply.text().contains("x-vllm-priority"), "{}", reply.text());
     assert!(engine.requests().is_empty());
     bed.assert_idle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_in_which_nobody_says_anything_is_ended_and_one_with_words_is_not() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut client = ask(&bed).await;
+    head(&mut client).await;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(14 * 60)).await;
+        echo(&mut client, b"hello").await;
+    }
+    let last = tokio::time::Instant::now();
+    assert_eq!(client.read(&mut [0; 1]).await.unwrap_or(0), 0, "it ends");
+    let took = last.elapsed();
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    assert!(took >= minutes(15) - Duration::from_secs(1) && took < minutes(16), "{took:?}");
+    engine.await_all_closed().await;
+    bed.assert_idle().await;
+    bed.assert_metric(
+        r#"warmpath_edge_requests_total{model="m",outcome="cancelled",route="realtime"} 1"#,
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_router_hears_of_a_session_for_as_long_as_it_lasts() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut client = ask(&bed).await;
+    head(&mut client).await;
+    // Some more than ten minutes, in which the client says something once.
+    tokio::time::sleep(Duration::from_secs(301)).await;
+    echo(&mut client, b"hello").await;
+    tokio::time::sleep(Duration::from_secs(301)).await;
+    let told = bed.router.events()[0].len();
+    assert!((9..=11).contains(&told), "{:?}", bed.router.events());
+    drop(client);
+    bed.assert_idle().await;
+    assert_eq!(bed.router.events()[0].last().unwrap(), "finished");
 }

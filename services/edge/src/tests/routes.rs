@@ -98,6 +98,49 @@ async fn a_body_over_the_limit_is_refused_and_its_sender_told() {
     assert_eq!(bed.client.chat(STREAM).await.status, 200);
 }
 
+/// What is answered without a body: in whatever way, and by which status.
+const BODYLESS: [(&str, &str, u16); 7] = [
+    ("POST", "/v1/embedding", 404),
+    ("GET", "/v1/chat/completions", 405),
+    ("GET", "/v1/models", 200),
+    ("GET", "/v1/models/none", 404),
+    ("GET", "/version", 200),
+    ("GET", "/health", 200),
+    ("GET", "/v1/realtime", 400),
+];
+
+#[tokio::test]
+async fn an_answer_that_wants_no_body_is_read_by_who_sends_a_large_one() {
+    let engine = Engine::start("e", vec![vec![]]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let large = "x".repeat(10_000_000);
+    for (method, path, status) in BODYLESS {
+        let mut stream = bed.client.send(method, path, "", &large).await;
+        for _ in 0..2 {
+            let reply = read_reply(&mut stream, method).await;
+            assert_eq!((reply.status, reply.whole), (status, true), "{method} {path}");
+            assert_eq!(reply.header("connection"), None, "{method} {path}: it serves on");
+            let again = request_bytes(method, path, "", "");
+            tokio::io::AsyncWriteExt::write_all(&mut stream, &again).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_nobody_wants_and_that_does_not_end_closes_its_connection() {
+    let engine = Engine::start("e", vec![vec![]]).await;
+    let bed = Bed::start(&[&engine]).await;
+    for (method, path, status) in BODYLESS {
+        let mut stream = tokio::net::TcpStream::connect(bed.client.address).await.unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nx");
+        tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+        let asked = tokio::time::Instant::now();
+        let reply = read_reply(&mut stream, method).await;
+        assert_eq!((reply.status, reply.header("connection")), (status, Some("close")), "{path}");
+        assert!(asked.elapsed() < std::time::Duration::from_secs(2), "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_waits_to_be_told_to_go_on_is_refused_at_once() {
     let engine = Engine::start("e", vec![vec![]]).await;

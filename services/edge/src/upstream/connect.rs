@@ -67,6 +67,11 @@ impl Default for Connector {
         let mut plain = HttpConnector::new();
         plain.set_nodelay(true);
         plain.enforce_http(false);
+        // An engine whose machine is gone says nothing of it, and a session has no other limit
+        // between two words than a long one.
+        plain.set_keepalive(Some(lifecycle::KEEPALIVE_TIME));
+        plain.set_keepalive_interval(Some(lifecycle::KEEPALIVE_INTERVAL));
+        plain.set_keepalive_retries(Some(lifecycle::KEEPALIVE_RETRIES));
         Self { plain, tls: OnceLock::new() }
     }
 }
@@ -191,5 +196,24 @@ impl AsyncWrite for WatchedIo {
 
     fn is_write_vectored(&self) -> bool {
         self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use socket2::SockRef;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_system_asks_whether_an_engine_is_still_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let opened = Connector::default().open(&uri, Duration::from_secs(5)).await.unwrap();
+        let Stream::Http(stream) = opened else { panic!("no TLS was asked for") };
+        let socket = SockRef::from(stream.inner());
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), lifecycle::KEEPALIVE_TIME);
     }
 }

@@ -5,15 +5,14 @@ use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
-use domain::Moment;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use openai_api::{FormFault, FormScanner};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::pace::ClientPace;
 use crate::timer::Timer;
 
 /// A request's body.
@@ -38,11 +37,9 @@ pub(crate) struct StreamedBody {
     pub(crate) room: usize,
     /// Looks for a second model.
     pub(crate) scanner: FormScanner,
-    /// The longest time between two pieces.
-    pub(crate) patience: Duration,
+    /// How slowly it may come.
+    pub(crate) pace: ClientPace,
     pub(crate) fault: Arc<OnceLock<BodyFault>>,
-    /// Since when the client is waited for.
-    pub(crate) waiting: Option<Moment>,
     pub(crate) timer: Timer,
     pub(crate) ended: bool,
 }
@@ -104,9 +101,9 @@ impl StreamedBody {
         loop {
             match Pin::new(&mut self.rest).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    self.waiting = None;
                     // Trailers of a request mean nothing here.
                     let Ok(piece) = frame.into_data() else { continue };
+                    self.pace.came(piece.len(), lifecycle::monotonic());
                     return Poll::Ready(Some(self.check(piece)));
                 }
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error.into()))),
@@ -116,8 +113,8 @@ impl StreamedBody {
                     return Poll::Ready(end.map(|fault| Err(fault.into())));
                 }
                 Poll::Pending => {
-                    let since = *self.waiting.get_or_insert_with(lifecycle::monotonic);
-                    return match self.timer.poll_until(cx, since + self.patience) {
+                    let deadline = self.pace.wait(lifecycle::monotonic());
+                    return match self.timer.poll_until(cx, deadline) {
                         Poll::Ready(()) => Poll::Ready(Some(Err(BodyFault::TooSlow))),
                         Poll::Pending => Poll::Pending,
                     };

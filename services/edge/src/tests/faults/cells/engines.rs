@@ -110,6 +110,27 @@ fn cuts() -> Vec<Cell> {
         ),
         stream(
             Cut,
+            "in the second token by an end of the body",
+            |d| {
+                let begun = vec![sse(), event(d.opening), event(d.token), half_token(d)];
+                [begun, vec![Step::Send(b"0\r\n\r\n".to_vec())]].concat()
+            },
+            TOLD,
+        ),
+        stream(
+            Cut,
+            "in a comment by an end of the body",
+            |d| events(&[d.opening, d.token, ": keep"]),
+            TOLD,
+        ),
+        stream(
+            Cut,
+            "in the name of an event by an end of the body",
+            |d| events(&[d.opening, d.token, "event: mess"]),
+            TOLD,
+        ),
+        stream(
+            Cut,
             "after a token by the engine's own error",
             |d| events(&[d.opening, d.token, d.failure]),
             End::Passed(Outcome::UpstreamErrorEvent),
