@@ -8,6 +8,9 @@ use domain::{ModelId, TenantId};
 use serde::{Deserialize, Serialize};
 use settings::{HumanDuration, Redacted, SettingsError};
 
+pub use self::timeouts::RawTimeouts;
+pub(crate) use self::timeouts::Timeouts;
+use self::timeouts::read_timeouts;
 use crate::access::FileAccess;
 use crate::aliases::{Alias, Aliases};
 use crate::auth::{KeySource, Keyring};
@@ -18,6 +21,8 @@ use crate::retries::RawRetryBudget;
 use crate::rules::Rules;
 use crate::tenant::TenantSpec;
 use crate::terms::{Exception, Terms};
+
+mod timeouts;
 
 /// 64 MiB: a million tokens as text, or a few images as data URLs.
 const BODY_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
@@ -131,44 +136,6 @@ impl Default for RawConfig {
     }
 }
 
-/// Section `[edge.timeouts]`. A stream has no limit over all of it.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawTimeouts {
-    /// Making a connection to an engine, TLS included.
-    pub connect: HumanDuration,
-    /// From sending a streaming request to its first content.
-    pub first_token: HumanDuration,
-    /// Between two events of a stream.
-    pub idle: HumanDuration,
-    /// All of a request that does not stream.
-    pub total: HumanDuration,
-    /// A client that reads nothing.
-    pub write_stall: HumanDuration,
-    /// For 16 KiB more of a request's body, or its end. What is read before it is sent on may take
-    /// ten times as long in all.
-    pub body: HumanDuration,
-    /// A realtime session in which neither side says anything.
-    pub session_idle: HumanDuration,
-}
-
-impl Default for RawTimeouts {
-    fn default() -> Self {
-        Self {
-            connect: HumanDuration::from_secs(2),
-            first_token: HumanDuration::from_secs(120),
-            idle: HumanDuration::from_secs(120),
-            // What the OpenAI SDKs wait for by default.
-            total: HumanDuration::from_secs(600),
-            write_stall: HumanDuration::from_secs(60),
-            body: HumanDuration::from_secs(30),
-            // People pause; the libraries of most clients ask every half minute whether the other
-            // side is there, which counts.
-            session_idle: HumanDuration::from_secs(900),
-        }
-    }
-}
-
 /// Section `[auth]`: keys that are changed while it runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -237,18 +204,6 @@ pub struct RawKey {
     pub tenant: String,
     /// The sha256 of the secret part, as 64 hex digits.
     pub sha256: String,
-}
-
-/// How long each phase may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    pub(crate) connect: Duration,
-    pub(crate) first_token: Duration,
-    pub(crate) idle: Duration,
-    pub(crate) total: Duration,
-    pub(crate) write_stall: Duration,
-    pub(crate) body: Duration,
-    pub(crate) session_idle: Duration,
 }
 
 /// The checked settings of an edge.
@@ -417,24 +372,6 @@ fn read_terms(edge: &RawConfig) -> Result<Terms, SettingsError> {
         });
     }
     Ok(terms)
-}
-
-fn read_timeouts(raw: &RawTimeouts) -> Result<Timeouts, SettingsError> {
-    let read = |value: HumanDuration, key: &str| match value.get() {
-        Duration::ZERO => {
-            Err(SettingsError::new(key, "must be longer than zero").under("edge.timeouts"))
-        }
-        duration => Ok(duration),
-    };
-    Ok(Timeouts {
-        connect: read(raw.connect, "connect")?,
-        first_token: read(raw.first_token, "first_token")?,
-        idle: read(raw.idle, "idle")?,
-        total: read(raw.total, "total")?,
-        write_stall: read(raw.write_stall, "write_stall")?,
-        body: read(raw.body, "body")?,
-        session_idle: read(raw.session_idle, "session_idle")?,
-    })
 }
 
 fn read_tenants(
