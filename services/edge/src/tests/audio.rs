@@ -1,7 +1,9 @@
 //! Forms with a file: passed on byte for byte, by the model that they name.
 
+use std::time::Duration;
+
 use domain::ErrorCode;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::config::{RawConfig, RawTimeouts};
@@ -194,32 +196,39 @@ async fn a_client_that_stops_sending_its_form_is_told_so() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_form_that_drips_before_its_model_is_given_up() {
-    let engine = Engine::start("e", ok()).await;
-    let bed = Bed::start(&[&engine]).await;
-    let mut client = TcpStream::connect(bed.client.address).await.unwrap();
-    let (mut reading, mut writing) = client.split();
-    let head = format!(
+/// The head of a form of three megabytes.
+fn long_head() -> String {
+    format!(
         "POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: {PLAIN}\r\ncontent-length: 3000000\r\n\r\n"
-    );
-    writing
-        .write_all(&[head.as_bytes(), &file(&sound(800_000))[..700_000]].concat())
-        .await
-        .unwrap();
-    let started = tokio::time::Instant::now();
+    )
+}
+
+/// Sends a byte every so often until the gateway has had enough, which it says.
+async fn drip_until_late(client: &mut TcpStream, every: Duration) {
+    let (mut reading, mut writing) = client.split();
     let dripping = async {
         while writing.write_all(b"x").await.is_ok() {
-            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            tokio::time::sleep(every).await;
         }
     };
     let mut answer = Vec::new();
     tokio::select! {
         () = dripping => {}
-        _ = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut answer) => {}
+        _ = reading.read_to_end(&mut answer) => {}
     }
     assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
-    assert!(started.elapsed() < std::time::Duration::from_secs(35), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_that_drips_before_its_model_is_given_up() {
+    let engine = Engine::start("e", ok()).await;
+    let bed = Bed::start(&[&engine]).await;
+    let mut client = TcpStream::connect(bed.client.address).await.unwrap();
+    let begun = [long_head().as_bytes(), &file(&sound(800_000))[..700_000]].concat();
+    client.write_all(&begun).await.unwrap();
+    let started = tokio::time::Instant::now();
+    drip_until_late(&mut client, Duration::from_secs(1)).await;
+    assert!(started.elapsed() < Duration::from_secs(35), "{:?}", started.elapsed());
     bed.assert_idle().await;
 }
 
@@ -228,33 +237,19 @@ async fn a_form_that_drips_while_it_is_passed_on_is_given_up() {
     let engine = Engine::start("e", ok()).await;
     let bed = Bed::start(&[&engine]).await;
     let mut client = TcpStream::connect(bed.client.address).await.unwrap();
-    let (mut reading, mut writing) = client.split();
-    let head = format!(
-        "POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: {PLAIN}\r\ncontent-length: 3000000\r\n\r\n"
-    );
-    let begun = [head.into_bytes(), field("model", "m"), file(&sound(800_000))].concat();
-    writing.write_all(&begun).await.unwrap();
+    let begun = [long_head().into_bytes(), field("model", "m"), file(&sound(800_000))].concat();
+    client.write_all(&begun).await.unwrap();
     eventually("the engine was not connected", || engine.accepted() == 1).await;
     let started = tokio::time::Instant::now();
-    let dripping = async {
-        while writing.write_all(b"x").await.is_ok() {
-            tokio::time::sleep(std::time::Duration::from_secs(7)).await;
-        }
-    };
-    let mut answer = Vec::new();
-    tokio::select! {
-        () = dripping => {}
-        _ = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut answer) => {}
-    }
-    assert!(answer.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
-    assert!(started.elapsed() < std::time::Duration::from_secs(40), "{:?}", started.elapsed());
+    drip_until_late(&mut client, Duration::from_secs(7)).await;
+    assert!(started.elapsed() < Duration::from_secs(40), "{:?}", started.elapsed());
     engine.await_all_closed().await;
     bed.assert_idle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_to_a_form_that_streams_has_no_limit_over_its_length() {
-    let minutes = |minutes: u64| Step::Pause(std::time::Duration::from_secs(60 * minutes));
+    let minutes = |minutes: u64| Step::Pause(Duration::from_secs(60 * minutes));
     let pieces = (0..12).flat_map(|_| [event(&token("a")), minutes(1)]);
     let end = [event(DONE), Step::Send(b"0\r\n\r\n".to_vec())];
     let script = std::iter::once(sse()).chain(pieces).chain(end).collect();

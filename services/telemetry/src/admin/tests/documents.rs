@@ -1,11 +1,14 @@
 //! Documents come, change and go.
 
+use std::sync::Arc;
+
 use config_store::{ConfigStore, Revision, Scope, typed};
 use domain::BackendState;
 use domain::desired::{Announced, Backend, LifecycleWish, Tenant};
 use serde_json::{Value, json};
 
 use super::kit::{Kit, seen};
+use crate::config::BackendConfig;
 use crate::{Config, FileBackends, RawBackend, RawConfig};
 
 #[tokio::test]
@@ -194,18 +197,22 @@ async fn changes_at_the_same_time_are_all_made() {
     assert!(answers.iter().all(|answer| answer["id"] == "a"));
 }
 
-#[tokio::test]
-async fn the_config_files_engines_keep_their_names_and_addresses() {
+/// A config file with one engine, `e0`.
+fn file(url: &str) -> Vec<Arc<BackendConfig>> {
     let entry = RawBackend {
         id: "e0".into(),
-        url: "http://e0:1".into(),
+        url: url.into(),
         engine: None,
         api_key: None,
         credential: None,
     };
-    let config = Config::new(RawConfig::default(), vec![entry]).unwrap();
+    Config::new(RawConfig::default(), vec![entry]).unwrap().backends
+}
+
+#[tokio::test]
+async fn the_config_files_engines_keep_their_names_and_addresses() {
     let kit =
-        Kit::beside(FileBackends::new(&config.backends), vec![seen("e0", BackendState::Ready)]);
+        Kit::beside(FileBackends::new(&file("http://e0:1")), vec![seen("e0", BackendState::Ready)]);
     let taken = kit.add("/backends/e0", json!({"url": "http://e1:1"})).await;
     assert_eq!(taken.is_problem(409, "taken")["field"], "id");
     let taken = kit.add("/backends/dup", json!({"url": "https://E0:1"})).await;
@@ -230,17 +237,6 @@ async fn the_config_files_engines_keep_their_names_and_addresses() {
 
 #[tokio::test]
 async fn what_is_wanted_of_the_config_files_engines_is_no_document() {
-    let entry = RawBackend {
-        id: "e0".into(),
-        url: "http://e0:1".into(),
-        engine: None,
-        api_key: None,
-        credential: None,
-    };
-    let file = |url: &str| {
-        let entry = RawBackend { url: url.into(), ..entry.clone() };
-        Config::new(RawConfig::default(), vec![entry]).unwrap().backends
-    };
     let of_file = FileBackends::new(&file("http://e0:1"));
     let kit = Kit::beside(of_file.clone(), vec![seen("e0", BackendState::Ready)]);
     for (verb, wish) in [("ready", "ready"), ("maintenance", "maintenance"), ("drain", "draining")]
