@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from parts import ADMIN_TOKEN
+from parts import ADMIN_TOKEN, series_sum
 
 
 class Problem(Exception):
@@ -95,3 +95,10 @@ class Api:
             if not page.get("next"):
                 return found
             after = f"&after={page['next']}"
+
+
+async def decided_alone(cluster):
+    """Requests that edges placed without a router so far, as its answer came too late or not at all."""
+    edges = [port for name, port in cluster.admin.items() if name.startswith("edge")]
+    pages = [await fetch(port, "/metrics", text=True) for port in edges]
+    return sum(series_sum(page, "warmpath_session_decided_alone_total") for page in pages)

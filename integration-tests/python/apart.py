@@ -44,7 +44,11 @@ async def run_set(cluster, args):
     await asyncio.gather(*(worker() for _ in range(args.at_once)))
     after = cluster.prefix_cache()
     asked, found = after[0] - before[0], after[1] - before[1]
-    return {"hit_percent": round(100 * found / max(asked, 1), 2), "outcomes": outcomes}
+    return {
+        "hit_percent": round(100 * found / max(asked, 1), 2),
+        "outcomes": outcomes,
+        "decided_alone": await admin.decided_alone(cluster),
+    }
 
 
 # Documents of the set that is compared, and of the streams: as many as two of the three engines

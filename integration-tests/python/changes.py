@@ -21,7 +21,7 @@ import time
 
 import load
 import parts
-from admin import Api, fetch
+from admin import Api, decided_alone, fetch
 from load import Client, Stream, body
 from parts import Cluster, Cut
 
@@ -200,12 +200,6 @@ async def cut(scene, cutter, stream, seconds, way):
     }
 
 
-async def decided_alone(scene):
-    """Requests that edges had to place without a router so far."""
-    pages = [await fetch(scene.cluster.admin[name], "/metrics", text=True) for name in scene.edges]
-    return sum(parts.series_sum(page, "warmpath_session_decided_alone_total") for page in pages)
-
-
 async def run(args):
     doubles = load.engines(args)
     doubles[ENGINE] += ["--adapter", ADAPTER]
@@ -225,15 +219,15 @@ async def run(args):
         sending = asyncio.create_task(stream.run())
         await asyncio.sleep(args.pause)
         rows, unwanted = await rounds(scene, args)
-        alone = {"changes": await decided_alone(scene)}
+        alone = {"changes": await decided_alone(scene.cluster)}
         keys = [await revoke(scene) for _ in range(args.keys)]
-        alone["keys"] = await decided_alone(scene)
+        alone["keys"] = await decided_alone(scene.cluster)
         figures = {"changes": rows, "asked_while_away_tokens": unwanted, "keys": keys, "cuts": []}
         for way in ["silent", "refused"] if args.cut else []:
             figures["cuts"].append(await cut(scene, cutter, stream, args.cut, way))
             # What a list of members that comes back changes is over by then.
             await asyncio.sleep(5)
-            alone[way] = await decided_alone(scene)
+            alone[way] = await decided_alone(scene.cluster)
         figures["decided_alone_so_far"] = alone
         stream.ending = True
         await sending
