@@ -14,7 +14,11 @@ use crate::types::Slot;
 
 /// Runs at the front of a free order that are looked at, at most. They hold more than all but the longest
 /// prompts need; beyond them, blocks are taken to be like these.
-const RUNS: usize = 32;
+const RUNS: usize = STRETCH * STRETCHES;
+
+/// Runs that are looked through at once.
+const STRETCH: usize = 8;
+const STRETCHES: usize = 4;
 
 /// Sums over the front of one rank's free order. They lie in the rank itself, the ones of the
 /// first runs together: a choice reads those of every rank.
@@ -29,25 +33,35 @@ pub(crate) struct Outlook {
     /// Whether they are all runs that there are.
     is_whole: bool,
     is_known: bool,
-    runs: [Run; RUNS],
+    stretches: [Stretch; STRETCHES],
 }
 
-/// A run of the order. A choice reads some of every rank: there is nothing to divide by.
-#[derive(Clone, Copy, Debug, Default)]
-struct Run {
-    /// Blocks up to its end; a rank has fewer than fit.
-    end: u32,
-    /// How often each of its blocks was asked for.
-    each: f32,
-    /// Asks of all blocks up to its end.
-    asks: f64,
+/// Runs of the order, one after the other. A choice reads some of every rank: there is nothing to
+/// divide by.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Stretch {
+    /// Blocks up to each run's end; a rank has fewer than fit. After the last run that was looked
+    /// at, more than any rank has.
+    ends: [u32; STRETCH],
+    /// How often each of a run's blocks was asked for.
+    each: [f32; STRETCH],
+    /// Asks of all blocks up to each run's end.
+    asks: [f64; STRETCH],
 }
 
-impl Run {
-    /// Asks of the blocks up to one of its own.
+impl Default for Stretch {
+    fn default() -> Self {
+        Self { ends: [u32::MAX; STRETCH], each: [0.0; STRETCH], asks: [0.0; STRETCH] }
+    }
+}
+
+impl Stretch {
+    /// How many of its runs end before so many blocks. It looks at all of them: that takes no
+    /// jump, and where a prompt ends nothing foretells.
     #[inline]
-    fn up_to(&self, blocks: u64) -> f64 {
-        self.asks - (u64::from(self.end) - blocks) as f64 * f64::from(self.each)
+    fn before(&self, blocks: u32) -> usize {
+        self.ends.iter().map(|end| u32::from(*end < blocks)).sum::<u32>() as usize
     }
 }
 
@@ -79,15 +93,18 @@ impl Outlook {
         self.is_known && (is_complete || self.reach() >= blocks + self.eaten)
     }
 
+    /// The blocks of all runs that were looked at, and their asks.
+    #[inline]
+    fn whole(&self) -> (u64, f64) {
+        let Some(last) = (self.known_runs as usize).checked_sub(1) else { return (0, 0.0) };
+        let stretch = &self.stretches[last / STRETCH];
+        (u64::from(stretch.ends[last % STRETCH]), stretch.asks[last % STRETCH])
+    }
+
     /// The blocks of all runs that were looked at.
     #[inline]
     fn reach(&self) -> u64 {
-        self.known().last().map_or(0, |run| u64::from(run.end))
-    }
-
-    #[inline]
-    fn known(&self) -> &[Run] {
-        &self.runs[..self.known_runs as usize]
+        self.whole().0
     }
 
     #[cfg(test)]
@@ -98,28 +115,43 @@ impl Outlook {
     /// The asks of these blocks of the order in sum, as of when the outlook was made.
     #[inline]
     fn asks(&self, blocks: Range<u64>) -> f64 {
-        let (start, end) = (blocks.start + self.eaten, blocks.end + self.eaten);
-        // Most prompts evict a few runs: one after the other is faster than by halves.
-        let first = self.run_with(start, 0);
-        self.up_to(end, self.run_with(end, first)) - self.up_to(start, first)
+        self.up_to(blocks.end + self.eaten) - self.up_to(blocks.start + self.eaten)
     }
 
-    /// The first run that ends with that many blocks or later, none of those before `from`.
-    #[inline]
-    fn run_with(&self, blocks: u64, from: usize) -> usize {
-        let runs = &self.known()[from..];
-        from + runs.iter().position(|run| u64::from(run.end) >= blocks).unwrap_or(runs.len())
-    }
-
-    /// Asks up to a number of blocks, which end in run `at`.
-    #[inline]
-    fn up_to(&self, blocks: u64, at: usize) -> f64 {
-        match (self.known().get(at), self.known().last()) {
-            (Some(run), _) => run.up_to(blocks),
-            (None, None) => 0.0,
-            (None, Some(last)) if self.is_whole || last.end == 0 => last.asks,
-            (None, Some(last)) => last.asks * blocks as f64 / f64::from(last.end),
+    /// Asks of the leading blocks of the order as it was.
+    #[inline(always)]
+    fn up_to(&self, blocks: u64) -> f64 {
+        let sought = u32::try_from(blocks).unwrap_or(u32::MAX);
+        for stretch in &self.stretches {
+            let at = stretch.before(sought);
+            if at < STRETCH {
+                let end = stretch.ends[at];
+                if end == u32::MAX {
+                    break;
+                }
+                let rest = f64::from(end - sought) * f64::from(stretch.each[at]);
+                return stretch.asks[at] - rest;
+            }
         }
+        // Beyond what was looked at.
+        match self.whole() {
+            (reach, asks) if self.is_whole || reach == 0 => asks,
+            (reach, asks) => asks * blocks as f64 / reach as f64,
+        }
+    }
+
+    /// Adds a run. Returns the blocks of all so far.
+    fn push(&mut self, blocks: u64, each: f32) -> u64 {
+        let (reach, asks) = self.whole();
+        let at = self.known_runs as usize;
+        let stretch = &mut self.stretches[at / STRETCH];
+        // The number that stands for nothing is taken.
+        let end = u32::try_from(reach + blocks).unwrap_or(u32::MAX).min(u32::MAX - 1);
+        stretch.ends[at % STRETCH] = end;
+        stretch.each[at % STRETCH] = each;
+        stretch.asks[at % STRETCH] = asks + blocks as f64 * f64::from(each);
+        self.known_runs += 1;
+        u64::from(end)
     }
 }
 
@@ -158,17 +190,10 @@ impl KvIndex {
     fn look_ahead(&mut self, slot: u32, blocks: u64) {
         let mut outlook = Outlook { at: self.clock, is_known: true, ..Outlook::default() };
         let mut place = self.ranks[slot as usize].head;
-        let mut up_to = Run::default();
-        for run in &mut outlook.runs {
-            if place == Place::NONE || u64::from(up_to.end) >= 2 * blocks {
-                break;
-            }
+        let mut reach = 0;
+        while place != Place::NONE && reach < 2 * blocks && (outlook.known_runs as usize) < RUNS {
             let (blocks, each, next) = self.run_at(slot, place);
-            up_to.end = up_to.end.saturating_add(u32::try_from(blocks).unwrap_or(u32::MAX));
-            up_to.each = each;
-            up_to.asks += blocks as f64 * f64::from(each);
-            *run = up_to;
-            outlook.known_runs += 1;
+            reach = outlook.push(blocks, each);
             place = next;
         }
         outlook.is_whole = place == Place::NONE;

@@ -51,8 +51,8 @@ impl Kind {
 
 /// One rank. Every physical block is pinned, queued or holds nothing.
 ///
-/// A choice asks every rank what a prompt would evict there. What that reads comes first, in two
-/// lines of the CPU's cache.
+/// A choice asks every rank what a prompt would evict there. What that reads comes first, in
+/// three lines of the CPU's cache.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Rank {

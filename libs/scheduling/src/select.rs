@@ -22,7 +22,7 @@ use domain::{DecisionReason, ScoreParts};
 use serde::{Deserialize, Serialize};
 
 use crate::Coefficients;
-use field::{Draft, Key};
+use field::Draft;
 pub use field::{Field, Line, Terms};
 pub use sparing::select_sparing;
 
@@ -186,21 +186,29 @@ pub fn select(config: &Config, candidates: &[CandidateView<'_>]) -> Selection {
     let evicted: Vec<f64> = candidates.iter().map(|view| view.evicted_ask_tokens).collect();
     let totals: Vec<f64> =
         evicted.iter().enumerate().map(|(place, evicted)| field.total(place, *evicted)).collect();
-    let places: Vec<usize> = (0..candidates.len()).collect();
-    ranking(config, &field, &Totals { totals, evicted }, &places)
+    let mut leaders = Leaders::new(config.policy, &field);
+    for (place, total) in totals.iter().enumerate() {
+        leaders.add(*total, place);
+    }
+    outcome(config, &leaders, &totals, |place| evicted[place])
 }
 
-/// The outcome among these places: all, or those that can be ranked or tie.
-fn ranking(config: &Config, field: &Field, known: &Totals, places: &[usize]) -> Selection {
-    let totals = &known.totals[..];
-    let order = Order { policy: config.policy, keys: &field.keys, totals, places };
+/// The outcome where these lead: the totals of all that tie with the best are known.
+fn outcome(
+    config: &Config,
+    leaders: &Leaders<'_>,
+    totals: &[f64],
+    evicted: impl Fn(usize) -> f64,
+) -> Selection {
+    let field = leaders.field;
     let arrivals_per_rank = field.arrivals_per_rank;
-    let Some(winner) = order.winner(config) else {
+    let Some(winner) = leaders.winner(config, totals) else {
         return Selection { ranked: Vec::new(), reason: DecisionReason::Cold, arrivals_per_rank };
     };
-    let ranked = order.ranked(winner).into_iter().map(|index| {
-        let parts = field.score(index, known.evicted[index]);
-        Scored { index, parts, total_seconds: totals[index] }
+    let others = leaders.places().filter(|place| *place != winner);
+    let ranked = std::iter::once(winner).chain(others).take(RANKED_LIMIT).map(|index| {
+        let parts = field.score(index, evicted(index));
+        Scored { index, parts, total_seconds: parts.total_seconds() }
     });
     let reason = reason(config.policy, field, winner);
     Selection { ranked: ranked.collect(), reason, arrivals_per_rank }
@@ -233,59 +241,76 @@ fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// Totals up to this tie with the best one.
-fn tie_limit(config: &Config, best: f64) -> f64 {
-    best + config.tie_margin_seconds.max(config.tie_margin_fraction * best)
-}
-
-/// What is known of the candidates' scores, by their places.
-struct Totals {
-    /// Sums of the scores' parts, or what they are at least.
-    totals: Vec<f64>,
-    /// What the prompt would evict, or zero.
-    evicted: Vec<f64>,
-}
-
-/// The orders of one choice, over the candidates' places.
-struct Order<'a> {
+/// The first candidates of those seen so far in their overall order, as many as are ranked.
+struct Leaders<'a> {
     policy: Policy,
-    keys: &'a [Key],
-    totals: &'a [f64],
-    places: &'a [usize],
+    field: &'a Field,
+    /// Their totals and places.
+    in_order: Vec<(f64, usize)>,
 }
 
-impl Order<'_> {
-    /// The best of those that tie with the best total, or of all where totals do not count.
-    fn winner(&self, config: &Config) -> Option<usize> {
-        let totals = self.places.iter().map(|place| self.totals[*place]);
-        let best = totals.min_by(f64::total_cmp)?;
-        let limit =
-            if self.policy == Policy::Prefix { tie_limit(config, best) } else { f64::INFINITY };
-        let tied = self.places.iter().copied().filter(|place| self.totals[*place] <= limit);
-        tied.min_by(|a, b| self.among_equals(*a, *b))
+impl<'a> Leaders<'a> {
+    fn new(policy: Policy, field: &'a Field) -> Self {
+        Self { policy, field, in_order: Vec::with_capacity(RANKED_LIMIT + 1) }
     }
 
-    /// The winner and the best of the rest.
-    fn ranked(&self, winner: usize) -> Vec<usize> {
-        let mut ranked = Vec::with_capacity(RANKED_LIMIT);
-        ranked.push(winner);
-        for place in self.places.iter().copied().filter(|place| *place != winner) {
-            if ranked.len() == RANKED_LIMIT {
-                if self.overall(ranked[RANKED_LIMIT - 1], place).is_lt() {
-                    continue;
-                }
-                ranked.pop();
-            }
-            let better = ranked[1..].partition_point(|kept| self.overall(*kept, place).is_lt());
-            ranked.insert(1 + better, place);
+    /// Returns whether it is one of them.
+    #[inline]
+    fn add(&mut self, total: f64, place: usize) -> bool {
+        let last = self.in_order.get(RANKED_LIMIT - 1);
+        // Most are behind by their total alone.
+        if self.policy == Policy::Prefix && last.is_some_and(|(last, _)| total > *last) {
+            return false;
         }
-        ranked
+        self.insert((total, place))
+    }
+
+    fn insert(&mut self, new: (f64, usize)) -> bool {
+        let is_by_total = self.policy == Policy::Prefix;
+        let is_before = |kept: &(f64, usize)| {
+            (is_by_total && kept.0 < new.0) || self.overall(*kept, new).is_lt()
+        };
+        let at = self.in_order.iter().take_while(|kept| is_before(kept)).count();
+        if at == RANKED_LIMIT {
+            return false;
+        }
+        self.in_order.insert(at, new);
+        self.in_order.truncate(RANKED_LIMIT);
+        true
+    }
+
+    fn places(&self) -> impl Iterator<Item = usize> {
+        self.in_order.iter().map(|(_, place)| *place)
+    }
+
+    /// Totals up to this tie with the best one.
+    fn tie_limit(&self, config: &Config) -> f64 {
+        self.in_order.first().map_or(f64::INFINITY, |(best, _)| {
+            best + config.tie_margin_seconds.max(config.tie_margin_fraction * best)
+        })
+    }
+
+    /// A candidate whose total is above this neither leads nor ties with the best.
+    fn limit(&self, config: &Config) -> f64 {
+        let last = self.in_order.get(RANKED_LIMIT - 1);
+        last.map_or(f64::INFINITY, |(last, _)| last.max(self.tie_limit(config)))
+    }
+
+    /// The best of those that tie with the best total, or of all where totals do not count.
+    fn winner(&self, config: &Config, totals: &[f64]) -> Option<usize> {
+        if self.policy != Policy::Prefix {
+            return self.places().next();
+        }
+        let limit = self.tie_limit(config);
+        let tied = totals.iter().enumerate().filter(|(_, total)| **total <= limit);
+        tied.map(|(place, _)| place).min_by(|a, b| self.among_equals(*a, *b))
     }
 
     /// By the policy, totals aside. The place decides only between candidates that are equal in
     /// everything, turn included.
+    #[inline]
     fn among_equals(&self, a: usize, b: usize) -> Ordering {
-        let (left, right) = (&self.keys[a], &self.keys[b]);
+        let (left, right) = (&self.field.keys[a], &self.field.keys[b]);
         let by_policy = match self.policy {
             Policy::Prefix => right
                 .cached_tokens
@@ -298,12 +323,12 @@ impl Order<'_> {
     }
 
     /// By total first, where the policy goes by score.
-    fn overall(&self, a: usize, b: usize) -> Ordering {
+    fn overall(&self, a: (f64, usize), b: (f64, usize)) -> Ordering {
         let by_total = match self.policy {
-            Policy::Prefix => self.totals[a].total_cmp(&self.totals[b]),
+            Policy::Prefix => a.0.total_cmp(&b.0),
             Policy::LeastLoad | Policy::RoundRobin => Ordering::Equal,
         };
-        by_total.then_with(|| self.among_equals(a, b))
+        by_total.then_with(|| self.among_equals(a.1, b.1))
     }
 }
 

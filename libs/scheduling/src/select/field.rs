@@ -3,6 +3,8 @@
 //! A choice among a thousand goes over all of them several times. What those rounds read is taken
 //! from each candidate once; the candidate itself is not looked at again.
 
+use std::ops::Range;
+
 use domain::ScoreParts;
 
 use super::{CandidateView, Config, larger, seconds};
@@ -95,6 +97,8 @@ impl From<&CandidateView<'_>> for Line {
 pub(super) struct Draft {
     network_seconds: f64,
     wait_seconds: f64,
+    /// What the request itself waits for: the two above, and the prefill.
+    own_seconds: f64,
     prefill_seconds: f64,
     /// The prefill if the hot tokens had to be computed.
     whole_seconds: f64,
@@ -114,10 +118,12 @@ impl Draft {
             hot => terms.prefill_seconds(uncached + hot, cached - hot),
         };
         let queue_delay = seconds(line.queue_delay_seconds);
+        // Both pass at once.
+        let wait = larger(queue_delay, terms.step_wait_seconds);
         Self {
             network_seconds: terms.network_seconds,
-            // Both pass at once.
-            wait_seconds: larger(queue_delay, terms.step_wait_seconds),
+            wait_seconds: wait,
+            own_seconds: terms.network_seconds + wait + prefill,
             prefill_seconds: prefill,
             whole_seconds: whole,
             queue_delay_seconds: queue_delay,
@@ -129,6 +135,27 @@ impl Draft {
     /// The score where so much would be evicted, in tokens times asks.
     #[inline(always)]
     pub(super) fn parts(&self, arrivals_per_rank: f64, evicted_ask_tokens: f64) -> ScoreParts {
+        let (eviction, others, hot) = self.beside_own(arrivals_per_rank, evicted_ask_tokens);
+        ScoreParts {
+            network_seconds: self.network_seconds,
+            queue_delay_seconds: self.wait_seconds,
+            prefill_seconds: self.prefill_seconds,
+            eviction_cost_seconds: eviction,
+            others_delay_seconds: others,
+            hot_prefix_seconds: hot,
+        }
+    }
+
+    /// The sum of the score's parts, to the last bit: they are added up in the same order.
+    #[inline(always)]
+    fn total(&self, arrivals_per_rank: f64, evicted_ask_tokens: f64) -> f64 {
+        let (eviction, others, hot) = self.beside_own(arrivals_per_rank, evicted_ask_tokens);
+        self.own_seconds + eviction + others + hot
+    }
+
+    /// What it costs others: by what is evicted, by their wait, and by a hot prefix's use.
+    #[inline(always)]
+    fn beside_own(&self, arrivals_per_rank: f64, evicted_ask_tokens: f64) -> (f64, f64, f64) {
         let eviction = self.evicted_seconds * evicted_ask_tokens;
         // A rank that had little traffic so far is about to get its share of it.
         let arrivals = larger(self.arrivals_per_second, arrivals_per_rank);
@@ -137,14 +164,7 @@ impl Draft {
         let (prefill, whole) = (self.prefill_seconds, self.whole_seconds);
         let others = others_of(prefill);
         let hot = if whole == prefill { 0.0 } else { whole - prefill + others_of(whole) - others };
-        ScoreParts {
-            network_seconds: self.network_seconds,
-            queue_delay_seconds: self.wait_seconds,
-            prefill_seconds: prefill,
-            eviction_cost_seconds: seconds(eviction),
-            others_delay_seconds: seconds(others),
-            hot_prefix_seconds: seconds(hot),
-        }
+        (seconds(eviction), seconds(others), seconds(hot))
     }
 }
 
@@ -237,12 +257,19 @@ impl Field {
     /// The sum of [`Self::score`].
     #[inline]
     pub(super) fn total(&self, place: usize, evicted_ask_tokens: f64) -> f64 {
-        self.score(place, evicted_ask_tokens).total_seconds()
+        self.drafts[place].total(self.arrivals_per_rank, evicted_ask_tokens)
+    }
+
+    /// [`Self::total`] of several candidates, one after the other.
+    pub(super) fn total_of(&self, places: Range<usize>, evicted: &[f64], totals: &mut [f64]) {
+        let arrivals = self.arrivals_per_rank;
+        let each = self.drafts[places].iter().zip(evicted).zip(totals);
+        each.for_each(|((draft, evicted), total)| *total = draft.total(arrivals, *evicted));
     }
 
     /// The totals where nothing would be evicted: what each is at least.
     pub(super) fn bounds(&self) -> Vec<f64> {
         let arrivals = self.arrivals_per_rank;
-        self.drafts.iter().map(|draft| draft.parts(arrivals, 0.0).total_seconds()).collect()
+        self.drafts.iter().map(|draft| draft.total(arrivals, 0.0)).collect()
     }
 }

@@ -7,7 +7,11 @@
 //! the last one ranked, and the last that would tie with the best.
 
 use super::field::Field;
-use super::{Config, Policy, RANKED_LIMIT, Selection, Totals, ranking, tie_limit};
+use super::{Config, Leaders, Policy, Selection, outcome};
+
+/// Candidates that are gone over at a time: a loop over one thing of each is faster than all of one
+/// candidate after the other, and what one turns out to cost spares questions to later ones.
+const BATCH: usize = 64;
 
 /// [`select`](super::select()) of candidates that are asked what the prompt would evict where it could
 /// matter: `evicted` tells it of the candidate at a place, and is asked at most once of each. The
@@ -17,76 +21,42 @@ pub fn select_sparing(
     field: &Field,
     mut evicted: impl FnMut(usize) -> f64,
 ) -> Selection {
-    let count = field.len();
-    let mut known = Totals { totals: field.bounds(), evicted: vec![0.0; count] };
-    let mut ask = |place: usize, known: &mut Totals| {
-        known.evicted[place] = evicted(place);
-        known.totals[place] = field.total(place, known.evicted[place]);
-    };
-    if config.policy != Policy::Prefix {
-        // Totals do not count, but those of the ranked are told.
-        let all: Vec<usize> = (0..count).collect();
-        let ranked = ranking(config, field, &known, &all).ranked;
-        let places: Vec<usize> =
-            all.into_iter().filter(|place| ranked.iter().any(|s| s.index == *place)).collect();
-        places.iter().for_each(|place| ask(*place, &mut known));
-        return ranking(config, field, &known, &places);
-    }
-    let (mut best, mut first) = (Lowest::default(), Lowest::default());
-    known.totals.iter().enumerate().for_each(|(place, bound)| {
+    let mut totals = field.bounds();
+    let mut first = Leaders::new(config.policy, field);
+    for (place, bound) in totals.iter().enumerate() {
         first.add(*bound, place);
-    });
-    let mut is_asked = vec![false; count];
+    }
+    // Of those that were not asked it is nothing.
+    let mut known = vec![0.0; field.len()];
+    let mut is_asked = vec![false; field.len()];
+    let mut leaders = Leaders::new(config.policy, field);
     for place in first.places() {
         is_asked[place] = true;
-        ask(place, &mut known);
-        best.add(known.totals[place], place);
+        known[place] = evicted(place);
+        totals[place] = field.total(place, known[place]);
+        leaders.add(totals[place], place);
     }
-    let mut limit = best.limit(config);
-    for (place, is_asked) in is_asked.into_iter().enumerate() {
-        if known.totals[place] <= limit && !is_asked {
-            ask(place, &mut known);
-            if best.add(known.totals[place], place) {
-                limit = best.limit(config);
+    if config.policy == Policy::Prefix {
+        let mut limit = leaders.limit(config);
+        let mut asked = Vec::with_capacity(BATCH);
+        for start in (0..field.len()).step_by(BATCH) {
+            let batch = start..field.len().min(start + BATCH);
+            asked.clear();
+            for place in batch.clone() {
+                if totals[place] <= limit && !is_asked[place] {
+                    known[place] = evicted(place);
+                    asked.push(place);
+                }
+            }
+            field.total_of(batch.clone(), &known[batch.clone()], &mut totals[batch]);
+            let mut is_another = false;
+            for place in &asked {
+                is_another |= leaders.add(totals[*place], *place);
+            }
+            if is_another {
+                limit = leaders.limit(config);
             }
         }
     }
-    let places: Vec<usize> = (0..count).filter(|place| known.totals[*place] <= limit).collect();
-    ranking(config, field, &known, &places)
-}
-
-/// The lowest totals so far, as many as are ranked.
-#[derive(Default)]
-struct Lowest {
-    ascending: Vec<(f64, usize)>,
-}
-
-impl Lowest {
-    /// Returns whether it is one of them.
-    #[inline]
-    fn add(&mut self, total: f64, place: usize) -> bool {
-        let is_low = !self.ascending.get(RANKED_LIMIT - 1).is_some_and(|(last, _)| *last <= total);
-        if is_low {
-            self.insert(total, place);
-        }
-        is_low
-    }
-
-    fn insert(&mut self, total: f64, place: usize) {
-        self.ascending.truncate(RANKED_LIMIT - 1);
-        let at = self.ascending.partition_point(|(kept, _)| *kept <= total);
-        self.ascending.insert(at, (total, place));
-    }
-
-    fn places(&self) -> impl Iterator<Item = usize> {
-        self.ascending.iter().map(|(_, place)| *place)
-    }
-
-    /// A candidate whose total is above this is neither ranked nor ties with the best.
-    fn limit(&self, config: &Config) -> f64 {
-        match (self.ascending.first(), self.ascending.get(RANKED_LIMIT - 1)) {
-            (Some((best, _)), Some((last, _))) => last.max(tie_limit(config, *best)),
-            _ => f64::INFINITY,
-        }
-    }
+    outcome(config, &leaders, &totals, |place| known[place])
 }

@@ -1,15 +1,16 @@
 //! The memory that requests' bodies are read into.
 //!
-//! It is reserved before there is room: all that was announced before the first byte is read, and
-//! of a body that does not tell its length each step of its room. So what is allocated is never
-//! more than what is reserved. Counting what came instead would let more bodies begin than fit:
-//! those that are refused in the midst leave pages behind that the allocator keeps for a while.
+//! It is reserved before it is used: all that was announced before the first byte is read, and of
+//! a body that does not tell its length each step. A body that is large, or may become so, is read
+//! into pages of its own: the system gives them when they are written to and has them back as soon
+//! as the body is gone, while an allocator would keep them for the next one of that size.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use domain::ErrorCode;
+use memmap2::{MmapMut, MmapOptions};
 use openai_api::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -18,10 +19,11 @@ use crate::payload;
 use crate::refusal::Refusal;
 use crate::upstream::BodyFault;
 
-/// The first room for a body of unknown length that does not come in one piece.
+/// Room from the allocator for a body of unknown length that does not come in one piece. It is
+/// also by how much more is reserved at a time.
 const FIRST_ROOM: usize = 64 * 1024;
-/// Further room is as much as there was, but no more than this.
-const LARGEST_STEP: usize = 1024 * 1024;
+/// A body that announces more than this is read into pages of its own.
+const MOST_ON_HEAP: usize = 1024 * 1024;
 
 /// When to come back if there was no memory for the body.
 const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
@@ -43,20 +45,31 @@ pub(super) struct Intake<'a> {
 /// What has come of a body.
 pub(super) struct Gathered<'a> {
     intake: Intake<'a>,
-    /// For all of the room.
     memory: Memory,
     /// Bytes that are reserved from the start.
     ahead: usize,
     /// Bytes that have come.
     length: usize,
-    /// A body in one piece, as most are, is not copied. Its room is what its connection was read
+    /// A body in one piece, as most come, is not copied. Its room is what its connection was read
     /// into, which that has in any case.
     first: Bytes,
-    /// Parts that are full. A part that grew would leave behind what is too small for the next.
-    full: Vec<BytesMut>,
-    last: BytesMut,
-    /// Bytes that the parts have room for.
-    room: usize,
+    room: Option<Room>,
+}
+
+/// Where a body is that came in several pieces.
+enum Room {
+    Heap(BytesMut),
+    /// As many pages as there may come bytes.
+    Pages(MmapMut),
+}
+
+impl Room {
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        match self {
+            Room::Heap(there) => there.extend_from_slice(bytes),
+            Room::Pages(pages) => pages[at..at + bytes.len()].copy_from_slice(bytes),
+        }
+    }
 }
 
 impl<'a> Gathered<'a> {
@@ -69,16 +82,7 @@ impl<'a> Gathered<'a> {
         };
         let mut memory = None;
         reserve(&mut memory, ahead, intake.memory)?;
-        Ok(Self {
-            intake,
-            memory,
-            ahead,
-            length: 0,
-            first: Bytes::new(),
-            full: Vec::new(),
-            last: BytesMut::new(),
-            room: 0,
-        })
+        Ok(Self { intake, memory, ahead, length: 0, first: Bytes::new(), room: None })
     }
 
     /// Bytes that have come.
@@ -95,60 +99,53 @@ impl<'a> Gathered<'a> {
         if self.length == 0 {
             reserve(&mut self.memory, length, self.intake.memory)?;
             self.first = piece;
-        } else {
-            let first = std::mem::take(&mut self.first);
-            self.append(&first)?;
-            self.append(&piece)?;
+        } else if !piece.is_empty() {
+            let wanted = length.next_multiple_of(FIRST_ROOM).min(self.intake.limit);
+            reserve(&mut self.memory, wanted.max(self.ahead), self.intake.memory)?;
+            let mut room = match self.room.take() {
+                None => {
+                    let first = std::mem::take(&mut self.first);
+                    self.room_for(length, &first)?
+                }
+                Some(Room::Heap(full)) if length > full.capacity() => {
+                    self.room_for(length, &full)?
+                }
+                Some(room) => room,
+            };
+            room.write(self.length, &piece);
+            self.room = Some(room);
         }
         self.length = length;
         Ok(())
     }
 
-    fn append(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
-        while !bytes.is_empty() {
-            if self.last.len() == self.last.capacity() {
-                self.make_room()?;
-            }
-            let room = self.last.capacity() - self.last.len();
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.last.extend_from_slice(now);
-            bytes = later;
-        }
-        Ok(())
-    }
-
-    /// Begins another part.
-    fn make_room(&mut self) -> Result<(), Refusal> {
-        let more = if self.room < self.ahead {
-            self.ahead - self.room
+    /// Room for so many bytes, with what is there `so_far`.
+    fn room_for(&self, length: usize, so_far: &[u8]) -> Result<Room, Refusal> {
+        let on_heap = if self.ahead > 0 { self.ahead } else { FIRST_ROOM.min(self.intake.limit) };
+        let mut room = if length <= on_heap && on_heap <= MOST_ON_HEAP {
+            Room::Heap(BytesMut::with_capacity(on_heap))
         } else {
-            self.room.clamp(FIRST_ROOM, LARGEST_STEP).min(self.intake.limit - self.room)
+            let most = if length <= self.ahead { self.ahead } else { self.intake.limit };
+            Room::Pages(pages(most)?)
         };
-        reserve(&mut self.memory, self.room + more, self.intake.memory)?;
-        let part = std::mem::replace(&mut self.last, BytesMut::with_capacity(more));
-        if !part.is_empty() {
-            self.full.push(part);
-        }
-        self.room += more;
-        Ok(())
+        room.write(0, so_far);
+        Ok(room)
     }
 
-    /// All of it, and the memory that it holds. Parts are joined: of as many bodies at once as
-    /// there are threads there is more for that moment.
+    /// All of it, and the memory that it holds.
     pub(super) fn finish(self) -> (Bytes, Memory) {
-        let whole = if !self.full.is_empty() {
-            let mut whole = BytesMut::with_capacity(self.length);
-            for part in self.full.into_iter().chain([self.last]) {
-                whole.extend_from_slice(&part);
-            }
-            whole.freeze()
-        } else if !self.last.is_empty() {
-            self.last.freeze()
-        } else {
-            self.first
+        let whole = match self.room {
+            None => self.first,
+            Some(Room::Heap(bytes)) => bytes.freeze(),
+            Some(Room::Pages(pages)) => Bytes::from_owner(pages).slice(..self.length),
         };
         (whole, self.memory)
     }
+}
+
+/// Pages for so many bytes. They take memory when they are written to.
+fn pages(bytes: usize) -> Result<MmapMut, Refusal> {
+    MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|_| no_room())
 }
 
 /// Makes sure that memory for so many bytes is reserved.
@@ -214,21 +211,42 @@ mod tests {
     }
 
     #[test]
-    fn without_a_length_all_of_the_room_is_reserved_step_by_step() {
+    fn without_a_length_memory_is_reserved_step_by_step() {
         let all = memory(1000);
         let mut body = Gathered::new(intake(&all, 300 * 1024), None).unwrap();
         let mut held = vec![0];
         for _ in 0..30 {
             body.take(piece(10 * 1024)).unwrap();
             let now = 1000 - all.available_permits();
-            assert!(now * BODY_STEP >= body.room.max(body.len()));
+            assert!(now * BODY_STEP >= body.len());
             if held.last() != Some(&now) {
                 held.push(now);
             }
         }
-        // One piece; the first room; twice as much each time; no more than may come.
-        assert_eq!(held, [0, 10, 64, 128, 256, 300]);
+        // One piece; then steps; no more than may come.
+        assert_eq!(held, [0, 10, 64, 128, 192, 256, 300]);
         assert_eq!(code(body.take(piece(1))), Some(ErrorCode::RequestTooLarge));
+    }
+
+    #[test]
+    fn a_large_body_has_pages_of_its_own_and_a_small_one_has_not() {
+        let all = memory(10_000);
+        let limit = 4 << 20;
+        let read = |length: usize, announced: bool| {
+            let ahead = announced.then_some(length as u64);
+            let mut body = Gathered::new(intake(&all, limit), ahead).unwrap();
+            body.take(piece(length / 2)).unwrap();
+            body.take(piece(length - length / 2)).unwrap();
+            let has_pages = matches!(body.room, Some(Room::Pages(_)));
+            assert_eq!(body.finish().0, piece(length));
+            has_pages
+        };
+        for (announced, largest_without) in [(true, MOST_ON_HEAP), (false, FIRST_ROOM)] {
+            assert!(!read(10_000, announced));
+            assert!(!read(largest_without, announced));
+            assert!(read(largest_without + 1, announced));
+            assert!(read(limit, announced));
+        }
     }
 
     #[test]
@@ -261,9 +279,8 @@ mod tests {
             let gathered = Gathered::new(intake(&all, limit), length).and_then(|mut body| {
                 for piece in &pieces {
                     body.take(piece.clone())?;
-                    let room = body.room.max(body.len());
                     let reserved = (steps - all.available_permits()) * BODY_STEP;
-                    assert!(room <= reserved, "{room} of {reserved}");
+                    assert!(body.len() <= reserved, "{} of {reserved}", body.len());
                 }
                 Ok(body.finish())
             });
@@ -276,8 +293,8 @@ mod tests {
                 Err(refusal) if refusal.error.code == ErrorCode::RequestTooLarge => {
                     prop_assert!(whole.len() > limit);
                 }
-                // Room is at most twice what came, but for the first.
-                Err(_) => prop_assert!(2 * whole.len().max(FIRST_ROOM) > steps * BODY_STEP),
+                // What is reserved is at most a step more than what came.
+                Err(_) => prop_assert!(whole.len() + FIRST_ROOM + BODY_STEP > steps * BODY_STEP),
             }
             prop_assert_eq!(all.available_permits(), steps);
         }

@@ -1,5 +1,7 @@
 //! What every rank would do with a prompt.
 
+use std::sync::Arc;
+
 use domain::{BlockKey, BlockUnit, EvidenceLevel, KeyList, Moment, Prompt};
 use kv_index::Slot;
 use scheduling::copies;
@@ -64,6 +66,8 @@ pub(super) struct Asked<'a> {
     pub(super) prompt: Option<&'a Prompt>,
     /// One for each kind of ranks that there is; of a prompt only.
     readings: Vec<Reading>,
+    /// By the ranks' places; of a prompt only.
+    sources: Arc<[Option<Source>]>,
     pub(super) now: Moment,
     /// Whether prompts go on with earlier answers.
     counts_on_answers: bool,
@@ -87,26 +91,21 @@ impl<'a> Asked<'a> {
 
     #[inline(always)]
     pub(super) fn found(&self, ranks: &Ranks, mirrors: &[Mirror], at: usize) -> Found {
-        let lookup = ranks.lookup(at);
-        let Some(prompt) = self.prompt else { return Found::default() };
-        let Some(number) = self.readings.iter().position(|reading| reading.of == lookup.unit)
-        else {
+        let (Some(prompt), Some(source)) = (self.prompt, self.sources[at]) else {
             return Found::default();
         };
-        let reading = &self.readings[number];
         let mut found = Found { uncached_tokens: prompt.tokens, ..Found::default() };
-        if !lookup.caches {
-            return found;
-        }
-        let Some(slot) = ranks.slot(at, reading.mirror) else { return found };
-        found.cache = Some((number as u32, slot));
+        let Some(slot) = source.slot else { return found };
+        found.cache = Some((source.reading, slot));
+        let reading = &self.readings[source.reading as usize];
         let mirror = &mirrors[reading.mirror];
         let mut matched = mirror.matched_blocks(slot);
         if self.counts_on_answers {
             matched += mirror.matches.answer_blocks(slot);
         }
         if matched > 0 {
-            reading.find(prompt, (mirror, slot), (lookup.engine_block, matched), &mut found);
+            let engine_block = ranks.lookup(at).engine_block;
+            reading.find(prompt, (mirror, slot), (engine_block, matched), &mut found);
         }
         found
     }
@@ -147,6 +146,15 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// Where a rank's cache is looked up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Source {
+    /// Which of the prompt's readings is the one for its kind.
+    reading: u32,
+    /// In the index of that reading; `None` for a rank that keeps nothing.
+    slot: Option<Slot>,
+}
+
 /// That every rank has what it takes to be asked for prompts of the same kind.
 pub(super) struct Introduced {
     lookups_version: u64,
@@ -154,6 +162,7 @@ pub(super) struct Introduced {
     units: Vec<BlockUnit>,
     /// The units of the ranks, as far as they have any.
     kinds: Vec<Option<BlockUnit>>,
+    sources: Arc<[Option<Source>]>,
 }
 
 impl Introduced {
@@ -214,6 +223,18 @@ impl Reading {
     }
 }
 
+/// Where the cache of each rank is looked up for these readings. Of ranks that are not introduced
+/// some is missing.
+fn sources_of(ranks: &Ranks, readings: &[Reading]) -> Arc<[Option<Source>]> {
+    let source = |at| {
+        let lookup = ranks.lookup(at);
+        let number = readings.iter().position(|reading| reading.of == lookup.unit)?;
+        let slot = if lookup.caches { ranks.slot(at, readings[number].mirror) } else { None };
+        Some(Source { reading: number as u32, slot })
+    };
+    (0..ranks.len()).map(source).collect()
+}
+
 impl State {
     /// Reads the prompt, and gives every eligible rank its slot in the index that will be asked.
     /// Later the index must not change any more until the choice is made.
@@ -224,7 +245,8 @@ impl State {
         now: Moment,
     ) -> Asked<'a> {
         let counts_on_answers = self.answers.is_likely();
-        let mut asked = Asked { prompt, readings: Vec::new(), now, counts_on_answers };
+        let (readings, sources) = (Vec::new(), Arc::default());
+        let mut asked = Asked { prompt, readings, sources, now, counts_on_answers };
         let Some(prompt) = prompt else { return asked };
         let are_all = eligible.len() == self.ranks.len();
         if are_all
@@ -232,6 +254,8 @@ impl State {
         {
             let readings = known.kinds.iter().map(|kind| Reading::new(*kind, prompt, self));
             asked.readings = readings.collect();
+            asked.sources = Arc::clone(&known.sources);
+            debug_assert_eq!(asked.sources, sources_of(&self.ranks, &asked.readings));
             self.introduced = Some(known);
             return asked;
         }
@@ -241,11 +265,13 @@ impl State {
             rest = &rest[next + 1..];
         }
         self.ranks.refresh();
+        asked.sources = sources_of(&self.ranks, &asked.readings);
         if are_all {
             let kinds = asked.readings.iter().map(|reading| reading.of).collect();
             let units = prompt.keys.iter().map(|list| list.unit).collect();
+            let sources = Arc::clone(&asked.sources);
             let lookups_version = self.ranks.lookups_version();
-            self.introduced = Some(Introduced { lookups_version, units, kinds });
+            self.introduced = Some(Introduced { lookups_version, units, kinds, sources });
         }
         asked
     }
