@@ -5,6 +5,7 @@
 //! backends are asked (`lookup`).
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,18 +13,24 @@ use domain::BackendId;
 use openai_api::{MAX_RESPONSE_ID_BYTES, response_id};
 use parking_lot::Mutex;
 
-/// Responses remembered: with the longest ids some 24 MiB.
+/// Responses remembered: in tables that double some 8 MiB.
 const MOST: usize = 65_536;
 
 /// The owners of the newest responses.
+///
+/// An id is known by a hash of 64 bits whose seed is drawn at start. Two equal ones, one pair in
+/// billions of full tables, would send a request to a backend that says it has no such response.
 #[derive(Default)]
-pub(crate) struct Owners(Mutex<Known>);
+pub(crate) struct Owners {
+    seed: RandomState,
+    known: Mutex<Known>,
+}
 
 #[derive(Default)]
 struct Known {
-    by_id: HashMap<Arc<str>, BackendId>,
+    by_id: HashMap<u64, BackendId>,
     /// The oldest first.
-    order: VecDeque<Arc<str>>,
+    order: VecDeque<u64>,
 }
 
 /// Where an answer comes from.
@@ -35,7 +42,8 @@ pub(crate) struct Origin {
 impl Owners {
     /// The backend that keeps a response, as far as is known.
     pub(crate) fn of(&self, id: &str) -> Option<BackendId> {
-        self.0.lock().by_id.get(id).cloned()
+        let id = self.seed.hash_one(id);
+        self.known.lock().by_id.get(&id).cloned()
     }
 
     /// Remembers a response that a backend has shown that it keeps.
@@ -43,8 +51,9 @@ impl Owners {
         if id.len() > MAX_RESPONSE_ID_BYTES {
             return;
         }
-        let mut known = self.0.lock();
-        if let Some(owner) = known.by_id.get_mut(id) {
+        let id = self.seed.hash_one(id);
+        let mut known = self.known.lock();
+        if let Some(owner) = known.by_id.get_mut(&id) {
             *owner = backend.clone();
             return;
         }
@@ -53,8 +62,7 @@ impl Owners {
         {
             known.by_id.remove(&oldest);
         }
-        let id: Arc<str> = id.into();
-        known.order.push_back(Arc::clone(&id));
+        known.order.push_back(id);
         known.by_id.insert(id, backend.clone());
     }
 }
@@ -90,18 +98,17 @@ mod tests {
         assert_eq!(owners.of("resp_0"), None);
         assert_eq!(owners.of("resp_1"), Some("a".into()));
         assert_eq!(owners.of("resp_5"), Some("b".into()));
-        let known = owners.0.lock();
+        let known = owners.known.lock();
         assert_eq!((known.by_id.len(), known.order.len()), (MOST, MOST));
     }
 
     #[test]
     fn an_id_that_is_longer_than_ids_are_is_not_remembered() {
         let owners = Owners::default();
-        for length in [MAX_RESPONSE_ID_BYTES, MAX_RESPONSE_ID_BYTES + 1] {
-            owners.learn(&"x".repeat(length), &"a".into());
+        let ids = [MAX_RESPONSE_ID_BYTES, MAX_RESPONSE_ID_BYTES + 1].map(|n| "x".repeat(n));
+        for id in &ids {
+            owners.learn(id, &"a".into());
         }
-        let known = owners.0.lock();
-        let lengths: Vec<_> = known.order.iter().map(|id| id.len()).collect();
-        assert_eq!((lengths.as_slice(), known.by_id.len()), (&[MAX_RESPONSE_ID_BYTES][..], 1));
+        assert_eq!(ids.map(|id| owners.of(&id).is_some()), [true, false]);
     }
 }
