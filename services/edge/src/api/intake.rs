@@ -100,8 +100,10 @@ impl<'a> Gathered<'a> {
             reserve(&mut self.memory, length, self.intake.memory)?;
             self.first = piece;
         } else if !piece.is_empty() {
-            let wanted = length.next_multiple_of(FIRST_ROOM).min(self.intake.limit);
-            reserve(&mut self.memory, wanted.max(self.ahead), self.intake.memory)?;
+            if length > self.ahead {
+                let wanted = length.next_multiple_of(FIRST_ROOM).min(self.intake.limit);
+                reserve(&mut self.memory, wanted, self.intake.memory)?;
+            }
             let mut room = match self.room.take() {
                 None => {
                     let first = std::mem::take(&mut self.first);

@@ -91,9 +91,8 @@ impl<'a> Asked<'a> {
 
     #[inline(always)]
     pub(super) fn found(&self, ranks: &Ranks, mirrors: &[Mirror], at: usize) -> Found {
-        let (Some(prompt), Some(source)) = (self.prompt, self.sources[at]) else {
-            return Found::default();
-        };
+        let Some(prompt) = self.prompt else { return Found::default() };
+        let Some(source) = self.sources[at] else { return Found::default() };
         let mut found = Found { uncached_tokens: prompt.tokens, ..Found::default() };
         let Some(slot) = source.slot else { return found };
         found.cache = Some((source.reading, slot));
