@@ -293,6 +293,7 @@ impl LoadBook {
     pub fn first_token(&mut self, lease: LeaseId, now: Moment) -> Option<Sample> {
         self.settle(now);
         if let Some(prefill) = self.overtaken.take(lease) {
+            self.pace.add(now.seconds_since(self.since), prefill.foretold.as_secs_f64());
             self.finish(prefill, self.running(), now);
         } else {
             let place = self.queue.iter().position(|p| p.lease == lease)?;

@@ -151,6 +151,21 @@ fn what_was_overtaken_on_its_way_stands_in_the_queue_again() {
 }
 
 #[test]
+fn a_line_is_no_slower_for_first_tokens_that_come_the_last_one_first() {
+    let mut book = LoadBook::new();
+    for lease in 0..10 {
+        book.book(LeaseId(lease), work(700, 0.1), true, at(0.0));
+    }
+    for lease in (0..10).rev() {
+        book.first_token(LeaseId(lease), at(1.0));
+    }
+    for lease in [A, B] {
+        book.book(LeaseId(10 + lease.0), work(LONG, 0.1), true, at(1.1));
+    }
+    assert_delay(&book, 1.1, 0.2);
+}
+
+#[test]
 fn first_tokens_of_one_step_are_heard_in_any_order() {
     let mut book = LoadBook::new();
     for lease in [A, B, C] {
