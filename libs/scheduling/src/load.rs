@@ -5,6 +5,13 @@
 //! answer that does not stream, at its predicted time. What has not finished, less the time
 //! already spent on it, is the queue delay of the next request: seconds of work, never counts.
 //!
+//! **Overtaking.** Engines take prompts in the order in which they *arrive*. Of those that were sent
+//! at about the same time that order is not known, least of all where several edges send them. So
+//! a first token leaves such prompts before it in [doubt](overtaken): if their own do not follow
+//! at once, they have not finished and stand in the queue again. Otherwise a burst whose last
+//! prompt came first to an idle engine would look computed when only that one was, and the engine
+//! many times as fast as it is.
+//!
 //! **Latency.** A request reaches the engine's queue a latency after it was sent, and requests on
 //! their way at once have that latency at once. So the queue is counted in the engine's time: a
 //! prefill begins when the one before it is done, or when it arrives, if that is later.
@@ -39,6 +46,7 @@ mod arrivals;
 mod ceiling;
 mod claims;
 mod foreign;
+mod overtaken;
 mod pace;
 mod snapshot;
 mod span;
@@ -55,6 +63,7 @@ pub use self::arrivals::{Arrivals, Fading};
 use self::ceiling::Ceiling;
 use self::claims::Claims;
 use self::foreign::Foreign;
+use self::overtaken::Overtaken;
 use self::pace::Pace;
 pub use self::snapshot::LoadSnapshot;
 use self::span::Span;
@@ -138,6 +147,8 @@ pub struct LoadBook {
     claims: Claims,
     /// Unfinished prefills in the order they were sent.
     queue: VecDeque<Prefill>,
+    /// Those that may have finished.
+    overtaken: Overtaken,
     /// Σ of their predicted times.
     queued: Duration,
     /// Σ over those that can share the first step …
@@ -178,6 +189,7 @@ impl LoadBook {
         Self {
             claims: Claims::default(),
             queue: VecDeque::new(),
+            overtaken: Overtaken::default(),
             queued: Duration::ZERO,
             first_step: Duration::ZERO,
             first_step_ends: Moment::ZERO,
@@ -233,7 +245,7 @@ impl LoadBook {
     /// anew, last in the queue.
     pub fn book(&mut self, lease: LeaseId, predicted: Work, streaming: bool, now: Moment) {
         self.end(lease, now);
-        if self.queue.is_empty() {
+        if self.queue.is_empty() && self.overtaken.is_empty() {
             self.since = now;
             self.span = (now >= self.idle_from).then(|| Span::from_dispatch(now));
         }
@@ -274,23 +286,25 @@ impl LoadBook {
         self.record(now);
     }
 
-    /// A first token came: the prefill of `lease`, and of every booking before it, has finished.
-    /// Returns a sample if the time since the last one is known to have been spent on the
-    /// prefills in it. Later first tokens of one lease, and unknown leases, change nothing.
+    /// A first token came: the prefill of `lease` has finished, and that of every booking before it
+    /// that it cannot have [overtaken](self). Returns a sample if the time since the last one is
+    /// known to have been spent on the prefills in it. Later first tokens of one lease, and unknown
+    /// leases, change nothing.
     pub fn first_token(&mut self, lease: LeaseId, now: Moment) -> Option<Sample> {
         self.settle(now);
-        let place = self.queue.iter().position(|p| p.lease == lease)?;
-        self.note_pace(place, now);
-        let running = self.running();
-        for _ in 0..=place {
-            self.finish_front(running, now);
+        if let Some(prefill) = self.overtaken.take(lease) {
+            self.pace.add(now.seconds_since(self.since), prefill.foretold.as_secs_f64());
+            self.finish(prefill, self.running(), now);
+        } else {
+            let place = self.queue.iter().position(|p| p.lease == lease)?;
+            self.finish_up_to(place, now);
         }
         self.since = now;
         self.waits_for_room = false;
         self.plan_first_step();
         self.record(now);
         self.idle_from = now;
-        let next = match self.queue.front() {
+        let next = match self.overtaken.first().or(self.queue.front()) {
             None => None,
             // It was still on its way: the engine had nothing to do.
             Some(front) if front.arrives > now => Some(Span::from_dispatch(front.sent)),
@@ -300,15 +314,26 @@ impl LoadBook {
         std::mem::replace(&mut self.span, next)?.sample(now)
     }
 
-    /// The prefills up to that place have finished.
-    fn note_pace(&mut self, place: usize, now: Moment) {
-        if self.waits_for_room {
-            return;
-        }
+    /// The prefill at that place has finished, and so have those before it that are not in doubt.
+    fn finish_up_to(&mut self, place: usize, now: Moment) {
         let arrived = self.queue.front().map_or(now, |front| front.arrives);
         let measured = now.seconds_since(self.since.max(arrived));
-        let foretold: Duration = self.queue.iter().take(place + 1).map(|p| p.foretold).sum();
-        self.pace.add(measured, foretold.as_secs_f64());
+        let Prefill { lease, sent, .. } = self.queue[place];
+        let running = self.running();
+        let mut foretold = Duration::ZERO;
+        for _ in 0..=place {
+            let Some(prefill) = self.take(0) else { break };
+            if prefill.lease != lease && overtaken::may_be(&prefill, sent) {
+                self.overdue_starts.extend((!prefill.start_told).then_some(prefill.lease));
+                self.overtaken.add(prefill, now);
+            } else {
+                foretold += prefill.foretold;
+                self.finish(prefill, running, now);
+            }
+        }
+        if !self.waits_for_room {
+            self.pace.add(measured, foretold.as_secs_f64());
+        }
     }
 
     /// The request is over, in whichever way and phase. `false` if the lease is not booked.
@@ -319,12 +344,8 @@ impl LoadBook {
         }
         self.overdue_starts.retain(|l| *l != lease);
         if let Some(place) = self.queue.iter().position(|p| p.lease == lease)
-            && let Some(prefill) = self.queue.remove(place)
+            && let Some(prefill) = self.take(place)
         {
-            self.queued -= prefill.predicted;
-            if self.line_ends == Some(lease) {
-                self.line_ends = place.checked_sub(1).map(|before| self.queue[before].lease);
-            }
             // How much of it was computed is not known, and the engine may need a moment to
             // notice that it is gone.
             self.span = None;
@@ -334,6 +355,8 @@ impl LoadBook {
                 self.waits_for_room = false;
             }
             self.plan_first_step();
+        } else if self.overtaken.take(lease).is_some() {
+            self.span = None;
         }
         self.record(now);
         true
@@ -428,8 +451,16 @@ impl LoadBook {
         self.foreign.excess().map_or(0.0, |foreign| foreign.requests(now))
     }
 
-    /// Closes prefills of answers that do not stream, at their predicted time.
+    /// Puts back what was thought to have finished and has not, and closes prefills of answers
+    /// that do not stream, at their predicted time.
     fn settle(&mut self, now: Moment) {
+        while let Some(prefill) = self.overtaken.take_unheard(now) {
+            self.queued += prefill.predicted;
+            let place = self.queue.partition_point(|other| other.sent <= prefill.sent);
+            self.queue.insert(place, prefill);
+            self.plan_first_step();
+            self.record(now);
+        }
         while let Some(front) = self.queue.front()
             && !front.streaming
             && !self.waits_for_room
@@ -437,7 +468,10 @@ impl LoadBook {
         {
             let predicted = front.predicted;
             self.since = self.since.max(front.arrives) + predicted;
-            self.finish_front(self.running(), self.since);
+            let running = self.running();
+            if let Some(prefill) = self.take(0) {
+                self.finish(prefill, running, self.since);
+            }
             self.plan_first_step();
             if self.queue.is_empty() {
                 // It may take longer than predicted, and nobody will tell.
@@ -448,10 +482,18 @@ impl LoadBook {
         }
     }
 
-    fn finish_front(&mut self, running: u32, at: Moment) {
-        let Some(prefill) = self.queue.pop_front() else { return };
+    /// Takes a prefill out of the queue. Where it was the last of those in line, that is now the
+    /// one before it.
+    fn take(&mut self, place: usize) -> Option<Prefill> {
+        let prefill = self.queue.remove(place)?;
         self.queued -= prefill.predicted;
-        self.line_ends.take_if(|last| *last == prefill.lease);
+        if self.line_ends == Some(prefill.lease) {
+            self.line_ends = place.checked_sub(1).map(|before| self.queue[before].lease);
+        }
+        Some(prefill)
+    }
+
+    fn finish(&mut self, prefill: Prefill, running: u32, at: Moment) {
         if !prefill.start_told {
             self.overdue_starts.push(prefill.lease);
         }

@@ -37,7 +37,7 @@ impl LoadBook {
             ends = begins + prefill.predicted;
             ahead_tokens = ahead_tokens.saturating_add(prefill.step_tokens);
         }
-        closes.into_iter().chain(starts).min()
+        closes.into_iter().chain(starts).chain(self.overtaken.until()).min()
     }
 
     /// Hands out the leases whose prefill should have started by `now` and were not handed out

@@ -118,13 +118,67 @@ fn what_does_not_stream_finishes_at_its_predicted_time() {
 fn the_first_token_of_a_later_booking_closes_the_earlier_ones() {
     let mut book = LoadBook::new();
     book.book(A, work(LONG, 1.0), true, at(0.0));
-    book.book(B, work(LONG, 1.0), true, at(0.0));
-    book.book(C, work(LONG, 1.0), true, at(0.0));
+    book.book(B, work(LONG, 1.0), true, at(0.1));
+    book.book(C, work(LONG, 1.0), true, at(0.1));
     book.first_token(B, at(2.0));
     assert_eq!(book.running(), 2);
     assert_delay(&book, 2.0, 1.0);
     assert_eq!(book.first_token(A, at(2.1)), None);
     assert_delay(&book, 2.1, 0.9);
+}
+
+#[test]
+fn what_was_overtaken_on_its_way_stands_in_the_queue_again() {
+    let mut book = LoadBook::new();
+    book.book(A, work(LONG, 1.0), true, at(0.0));
+    book.book(B, work(LONG, 1.0), false, at(0.01));
+    book.book(C, work(LONG, 1.0), true, at(0.02));
+    book.first_token(C, at(0.9));
+    assert_eq!(starts(&mut book, at(0.9)), [A, B, C]);
+    assert_delay(&book, 0.9, 0.0);
+    assert_eq!(book.next_due(), Some(at(0.95)));
+    // Nothing came of the first one: the engine works on it since it is through with the last.
+    assert_eq!(starts(&mut book, at(0.95)), []);
+    assert_delay(&book, 1.0, 0.9);
+    assert_eq!((book.in_flight(), book.running()), (3, 2));
+    // One that was sent later says that it has finished.
+    let later = LeaseId(4);
+    book.book(later, work(LONG, 1.0), true, at(1.5));
+    book.first_token(later, at(3.0));
+    starts(&mut book, at(9.0));
+    assert_eq!(book.running(), 4);
+    assert_delay(&book, 9.0, 0.0);
+}
+
+#[test]
+fn a_line_is_no_slower_for_first_tokens_that_come_the_last_one_first() {
+    let mut book = LoadBook::new();
+    for lease in 0..10 {
+        book.book(LeaseId(lease), work(700, 0.1), true, at(0.0));
+    }
+    for lease in (0..10).rev() {
+        book.first_token(LeaseId(lease), at(1.0));
+    }
+    for lease in [A, B] {
+        book.book(LeaseId(10 + lease.0), work(LONG, 0.1), true, at(1.1));
+    }
+    assert_delay(&book, 1.1, 0.2);
+}
+
+#[test]
+fn first_tokens_of_one_step_are_heard_in_any_order() {
+    let mut book = LoadBook::new();
+    for lease in [A, B, C] {
+        book.book(lease, work(100, 1.0), true, at(0.0));
+    }
+    book.first_token(C, at(2.0));
+    assert_delay(&book, 2.0, 0.0);
+    book.first_token(A, at(2.01));
+    assert!(book.end(B, at(2.02)));
+    assert_delay(&book, 2.02, 0.0);
+    starts(&mut book, at(9.0));
+    assert_delay(&book, 9.0, 0.0);
+    assert_eq!((book.in_flight(), book.running()), (2, 2));
 }
 
 #[test]

@@ -212,6 +212,29 @@ fn a_slow_backend_is_learned_and_gets_less() {
 }
 
 #[test]
+fn a_burst_that_an_engine_takes_in_another_order_does_not_make_it_look_idle_or_fast() {
+    let mut bench = Bench::new(fleet_of(1));
+    let mut burst = Vec::new();
+    for d in 0..4 {
+        burst.push(bench.route(doc(d, 100)));
+        bench.wait(0.001);
+    }
+    // The edge that was told last was the quickest: its prompt is computed alone, in a tenth of a
+    // second, and then the other three together.
+    bench.wait(0.096);
+    bench.first_token(burst[3].lease);
+    bench.wait(0.1);
+    let delay = bench.field("b0", "queue_delay_seconds").as_f64().expect("a number");
+    assert!(delay > 0.1, "what is left of three prompts is before the next one: {delay}");
+    bench.wait(0.2);
+    burst[..3].iter().for_each(|decision| bench.first_token(decision.lease));
+    burst.iter().for_each(|decision| bench.finish(decision.lease));
+    bench.wait(1.0);
+    let prefill = bench.route(doc(9, 100)).evidence.parts.prefill_seconds;
+    assert!((0.07..0.13).contains(&prefill), "{prefill}");
+}
+
+#[test]
 fn where_every_engine_runs_as_many_as_it_can_the_reason_says_so() {
     let mut bench = Bench::new(fleet_of(2));
     for _ in 0..3 {

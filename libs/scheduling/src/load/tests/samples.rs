@@ -28,6 +28,23 @@ fn prompts_that_overlap_are_one_sample_of_their_mean() {
 }
 
 #[test]
+fn a_burst_whose_last_prompt_comes_first_is_measured_as_a_whole() {
+    let mut book = LoadBook::new();
+    for lease in 0..4 {
+        book.book(LeaseId(lease), work(1_700, 0.1), true, at(0.001 * lease as f64));
+    }
+    // Edges are not equally quick: the engine begins with what it was sent last, alone.
+    assert_eq!(book.first_token(LeaseId(3), at(0.11)), None);
+    starts(&mut book, at(0.2));
+    assert_delay(&book, 0.2, 0.21);
+    assert_eq!(book.first_token(LeaseId(1), at(0.44)), None);
+    assert_eq!(book.first_token(LeaseId(0), at(0.44)), None);
+    let sample = book.first_token(LeaseId(2), at(0.44)).expect("the queue is empty");
+    assert_eq!(sample.shape.tokens, 1_700.0);
+    assert!((sample.seconds - 0.11).abs() < 1e-9, "{}", sample.seconds);
+}
+
+#[test]
 fn a_rank_that_is_never_idle_still_gives_samples_of_its_rate() {
     let mut book = LoadBook::new();
     let mut samples = Vec::new();
