@@ -7,8 +7,8 @@
 //!
 //! **Overtaking.** Engines take prompts in the order in which they *arrive*. Of those that were sent
 //! at about the same time that order is not known, least of all where several edges send them. So
-//! a first token leaves such prompts before it in [doubt](overtaken): if their own do not follow
-//! at once, they have not finished and stand in the queue again. Otherwise a burst whose last
+//! a first token leaves such prompts before it in doubt, as many as fit one step: if their own do
+//! not follow at once, they have not finished and stand in the queue again. Otherwise a burst whose last
 //! prompt came first to an idle engine would look computed when only that one was, and the engine
 //! many times as fast as it is.
 //!
@@ -293,7 +293,7 @@ impl LoadBook {
     pub fn first_token(&mut self, lease: LeaseId, now: Moment) -> Option<Sample> {
         self.settle(now);
         if let Some(prefill) = self.overtaken.take(lease) {
-            self.pace.add(now.seconds_since(self.since), prefill.foretold.as_secs_f64());
+            self.pace.add(now.seconds_since(self.since), 0.0);
             self.finish(prefill, self.running(), now);
         } else {
             let place = self.queue.iter().position(|p| p.lease == lease)?;
@@ -308,32 +308,12 @@ impl LoadBook {
             None => None,
             // It was still on its way: the engine had nothing to do.
             Some(front) if front.arrives > now => Some(Span::from_dispatch(front.sent)),
+            // What is in doubt may be in the time and not in the span.
+            Some(_) if !self.overtaken.is_empty() => return None,
             Some(_) if self.span.as_ref().is_some_and(|span| !span.is_complete()) => return None,
             Some(_) => Some(Span::from_step(now)),
         };
         std::mem::replace(&mut self.span, next)?.sample(now)
-    }
-
-    /// The prefill at that place has finished, and so have those before it that are not in doubt.
-    fn finish_up_to(&mut self, place: usize, now: Moment) {
-        let arrived = self.queue.front().map_or(now, |front| front.arrives);
-        let measured = now.seconds_since(self.since.max(arrived));
-        let Prefill { lease, sent, .. } = self.queue[place];
-        let running = self.running();
-        let mut foretold = Duration::ZERO;
-        for _ in 0..=place {
-            let Some(prefill) = self.take(0) else { break };
-            if prefill.lease != lease && overtaken::may_be(&prefill, sent) {
-                self.overdue_starts.extend((!prefill.start_told).then_some(prefill.lease));
-                self.overtaken.add(prefill, now);
-            } else {
-                foretold += prefill.foretold;
-                self.finish(prefill, running, now);
-            }
-        }
-        if !self.waits_for_room {
-            self.pace.add(measured, foretold.as_secs_f64());
-        }
     }
 
     /// The request is over, in whichever way and phase. `false` if the lease is not booked.
@@ -355,8 +335,9 @@ impl LoadBook {
                 self.waits_for_room = false;
             }
             self.plan_first_step();
-        } else if self.overtaken.take(lease).is_some() {
+        } else if let Some(prefill) = self.overtaken.take(lease) {
             self.span = None;
+            self.idle_from = now + prefill.predicted;
         }
         self.record(now);
         true
@@ -454,13 +435,7 @@ impl LoadBook {
     /// Puts back what was thought to have finished and has not, and closes prefills of answers
     /// that do not stream, at their predicted time.
     fn settle(&mut self, now: Moment) {
-        while let Some(prefill) = self.overtaken.take_unheard(now) {
-            self.queued += prefill.predicted;
-            let place = self.queue.partition_point(|other| other.sent <= prefill.sent);
-            self.queue.insert(place, prefill);
-            self.plan_first_step();
-            self.record(now);
-        }
+        self.put_back_unheard(now);
         while let Some(front) = self.queue.front()
             && !front.streaming
             && !self.waits_for_room
@@ -523,7 +498,8 @@ impl LoadBook {
     }
 
     fn record(&mut self, now: Moment) {
-        let prefilling = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        let unheard = self.queue.len() + self.overtaken.len();
+        let prefilling = u32::try_from(unheard).unwrap_or(u32::MAX);
         self.foreign.record(now, self.in_flight(), prefilling);
     }
 }

@@ -10,7 +10,7 @@ use crate::fit::STEP_TOKENS;
 pub enum Due {
     /// Its time has come, if there is room for it.
     Predicted,
-    /// It has finished.
+    /// It has finished, or seems to have: see [the book](super).
     Finished,
 }
 

@@ -130,9 +130,9 @@ fn the_first_token_of_a_later_booking_closes_the_earlier_ones() {
 #[test]
 fn what_was_overtaken_on_its_way_stands_in_the_queue_again() {
     let mut book = LoadBook::new();
-    book.book(A, work(LONG, 1.0), true, at(0.0));
-    book.book(B, work(LONG, 1.0), false, at(0.01));
-    book.book(C, work(LONG, 1.0), true, at(0.02));
+    book.book(A, work(2_000, 1.0), true, at(0.0));
+    book.book(B, work(2_000, 1.0), false, at(0.01));
+    book.book(C, work(2_000, 1.0), true, at(0.02));
     book.first_token(C, at(0.9));
     assert_eq!(starts(&mut book, at(0.9)), [A, B, C]);
     assert_delay(&book, 0.9, 0.0);
@@ -148,6 +148,38 @@ fn what_was_overtaken_on_its_way_stands_in_the_queue_again() {
     starts(&mut book, at(9.0));
     assert_eq!(book.running(), 4);
     assert_delay(&book, 9.0, 0.0);
+}
+
+#[test]
+fn what_does_not_fit_one_step_with_the_prompt_that_is_heard_of_still_waits() {
+    let mut book = LoadBook::new();
+    for lease in [A, B, C] {
+        book.book(lease, work(6_000, 1.0), true, at(0.0));
+    }
+    book.first_token(C, at(1.0));
+    // One more may have been in the step, and the engine works on the other at the least.
+    assert_delay(&book, 1.0, 1.0);
+    starts(&mut book, at(1.05));
+    assert_delay(&book, 1.05, 1.95);
+    let lost = LeaseId(9);
+    book.book(lost, work(100, 0.1), true, at(1.06));
+    book.end(B, at(1.1));
+    book.first_token(A, at(1.9));
+    assert_eq!((book.in_flight(), book.running()), (3, 2));
+    assert_delay(&book, 1.9, 0.1);
+}
+
+#[test]
+fn those_sent_at_one_moment_stand_again_as_they_stood() {
+    let mut book = LoadBook::new();
+    for lease in [A, B, C] {
+        book.book(lease, work(100, 1.0), true, at(0.0));
+    }
+    book.first_token(B, at(1.0));
+    starts(&mut book, at(2.0));
+    // The one before the other closes nothing behind it.
+    book.first_token(A, at(2.1));
+    assert_eq!((book.in_flight(), book.running()), (3, 2));
 }
 
 #[test]

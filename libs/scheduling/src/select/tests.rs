@@ -361,6 +361,20 @@ fn naive_winner(config: &Config, views: &[CandidateView<'_>]) -> u64 {
     tied.iter().map(|v| v.last_chosen).min().expect("someone is left")
 }
 
+#[test]
+fn what_the_first_batch_costs_spares_the_later_ones_their_questions() {
+    // Those that look best by all else would evict much.
+    let view = |place: usize| match place {
+        0..50 => CandidateView { evicted_ask_tokens: 1e6, ..idle() },
+        50..100 => queued(0.05, idle()),
+        _ => queued(5.0, idle()),
+    };
+    let views: Vec<_> = (0..300).map(view).collect();
+    let (selection, asked) = choose_sparingly(&Config::default(), &views);
+    assert_eq!(asked, (0..100).collect::<Vec<_>>());
+    assert!((50..100).contains(&selection.ranked[0].index));
+}
+
 proptest! {
     #[test]
     fn up_to_the_limit_the_result_is_a_permutation_with_the_winner_first(
@@ -410,13 +424,18 @@ proptest! {
             let parts = naive_parts(&config, view, arrivals);
             prop_assert_eq!(score(&config, view, arrivals), parts);
             prop_assert_eq!(field.score(place, view.evicted_ask_tokens), parts);
+            let total = parts.total_seconds();
+            prop_assert_eq!(field.total(place, view.evicted_ask_tokens), total);
+            let mut totals = [0.0];
+            field.total_of(place..place + 1, &[view.evicted_ask_tokens], &mut totals);
+            prop_assert_eq!(totals, [total]);
         }
     }
 
     #[test]
     fn asking_sparingly_chooses_and_ranks_as_asking_for_all(
         config in any_config(),
-        views in any_busy_views(60),
+        views in any_busy_views(300),
         all_idle in any::<bool>(),
     ) {
         let mut views = views;

@@ -150,7 +150,7 @@ impl<'a> Asked<'a> {
 struct Source {
     /// Which of the prompt's readings is the one for its kind.
     reading: u32,
-    /// In the index of that reading; `None` for a rank that keeps nothing.
+    /// In the index of that reading; `None` for a rank that keeps nothing, or was not introduced.
     slot: Option<Slot>,
 }
 

@@ -45,6 +45,21 @@ fn a_burst_whose_last_prompt_comes_first_is_measured_as_a_whole() {
 }
 
 #[test]
+fn many_cached_prompts_of_one_step_are_one_sample_though_the_last_comes_first() {
+    let mut book = LoadBook::new();
+    for lease in 0..64 {
+        book.book(LeaseId(lease), work(16, 0.01), true, at(0.0));
+    }
+    let samples: Vec<_> = (0..64)
+        .rev()
+        .filter_map(|lease| book.first_token(LeaseId(lease), at(0.64)))
+        .map(|sample| sample.seconds)
+        .collect();
+    assert_eq!(samples.len(), 1, "{samples:?}");
+    assert!((samples[0] - 0.01).abs() < 1e-6, "{samples:?}");
+}
+
+#[test]
 fn a_rank_that_is_never_idle_still_gives_samples_of_its_rate() {
     let mut book = LoadBook::new();
     let mut samples = Vec::new();
