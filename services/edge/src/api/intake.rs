@@ -270,7 +270,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_body_never_takes_a_huge_page() {
-        let pages = pages(4 << 20).ok().expect("pages");
+        let pages = pages(4 << 20).unwrap();
         let from = format!("{:x}-", pages.as_ptr() as usize);
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let own = maps.lines().skip_while(|line| !line.starts_with(&from));
