@@ -76,8 +76,11 @@ impl FormScanner {
         if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
             return None;
         }
-        let boundary = parameter(rest, "boundary")?;
-        if boundary.is_empty() || boundary.len() > MAX_BOUNDARY_BYTES {
+        let mut told = parameters(rest);
+        told.retain(|(key, _)| key.starts_with("boundary"));
+        // Of two, readers take either.
+        let [(key, boundary)] = &told[..] else { return None };
+        if key != "boundary" || boundary.is_empty() || boundary.len() > MAX_BOUNDARY_BYTES {
             return None;
         }
         let delimiter = [b"\r\n--", boundary.as_bytes()].concat();
@@ -199,18 +202,24 @@ impl FormScanner {
     }
 }
 
-/// Whether a part's head says that it is the field `model`.
+/// Whether a part's head says that it is the field `model`, or some reader may take it for that:
+/// of a name that is told twice readers take either, and those of the extended form differ. Such a
+/// part beside a plain one is one model too many, and the form is refused.
 fn is_model(head: &[u8]) -> bool {
-    let Ok(head) = std::str::from_utf8(head) else { return false };
+    // Readers take heads that are not UTF-8 as Latin-1.
+    let head: String = head.iter().map(|byte| char::from(*byte)).collect();
     head.split("\r\n").filter_map(|line| line.split_once(':')).any(|(name, value)| {
         name.trim().eq_ignore_ascii_case("content-disposition")
-            && parameter(value, "name").as_deref() == Some("model")
+            && parameters(value)
+                .iter()
+                .any(|(key, value)| (key == "name" && value == "model") || key.starts_with("name*"))
     })
 }
 
-/// A parameter of a header's value: `name=token` or `name="text"`, between semicolons.
-fn parameter(value: &str, name: &str) -> Option<String> {
-    let mut rest = value;
+/// The parameters of a header's value, their names in small letters: `name=token` or
+/// `name="text"`, between semicolons.
+fn parameters(value: &str) -> Vec<(String, String)> {
+    let (mut rest, mut all) = (value, Vec::new());
     while !rest.is_empty() {
         let (key, after) = match rest.find(['=', ';']) {
             Some(at) if rest.as_bytes()[at] == b'=' => (&rest[..at], &rest[at + 1..]),
@@ -218,21 +227,22 @@ fn parameter(value: &str, name: &str) -> Option<String> {
                 rest = &rest[at + 1..];
                 continue;
             }
-            None => return None,
+            None => break,
         };
         let (found, left) = match after.trim_start().strip_prefix('"') {
-            Some(quoted) => unquoted(quoted)?,
+            Some(quoted) => match unquoted(quoted) {
+                Some(found) => found,
+                None => break,
+            },
             None => {
                 let end = after.find(';').unwrap_or(after.len());
                 (after[..end].trim().to_owned(), &after[end..])
             }
         };
-        if key.trim().eq_ignore_ascii_case(name) {
-            return Some(found);
-        }
+        all.push((key.trim().to_ascii_lowercase(), found));
         rest = left;
     }
-    None
+    all
 }
 
 /// A quoted text up to its closing quote, and what follows.

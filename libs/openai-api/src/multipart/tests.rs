@@ -60,6 +60,38 @@ fn a_second_model_is_refused_wherever_it_stands() {
 }
 
 #[test]
+fn what_another_reader_may_take_for_the_model_is_a_second_one() {
+    for head in [
+        &b"form-data; name=\"x\"; name=\"model\""[..],
+        b"form-data; name=\"model\"; name=\"x\"",
+        b"form-data; x=\"\xff\"; name=\"model\"",
+        b"form-data; name=\"model\"\r\nX-A: \xff",
+        b"form-data; name*=utf-8''model",
+        b"form-data; NAME*0=mo; name*1=del",
+    ] {
+        let part = [b"--XX\r\nContent-Disposition: ", head, b"\r\n\r\nsecret\r\n"].concat();
+        for parts in [
+            [&part[..], field("model", "raw").as_bytes()].concat(),
+            [field("model", "raw").as_bytes(), &part[..]].concat(),
+        ] {
+            let body = [&parts[..], b"--XX--\r\n"].concat();
+            assert_eq!(scan(&body, 13), Err(FormFault::Twice), "{}", body.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn of_two_boundaries_none_counts() {
+    for content_type in [
+        "multipart/form-data; boundary=XX; boundary=YY",
+        "multipart/form-data; boundary=XX; Boundary*=utf-8''YY",
+        "multipart/form-data; boundary*0=XX",
+    ] {
+        assert!(FormScanner::new(content_type).is_none(), "{content_type}");
+    }
+}
+
+#[test]
 fn what_is_no_form_is_refused() {
     let malformed = |body: &str| matches!(scan(body.as_bytes(), 5), Err(FormFault::Malformed(_)));
     assert!(malformed(""));
