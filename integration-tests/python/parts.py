@@ -8,6 +8,7 @@ Everything ends with the script, and nothing else does.
 import asyncio
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,10 +22,20 @@ MODEL = "warmpath-double"
 ADMIN_TOKEN = "a-token-of-this-run-alone"
 
 
+_PORTS = iter(random.sample(range(20_000, 32_000), 12_000))
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One that nothing listens on, from below those that a system gives to connections: one of
+    theirs may be in use by the time that a part listens, or listens again after a restart."""
+    for port in _PORTS:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port between 20000 and 32000 is free")
 
 
 def get(url, timeout=5):

@@ -14,7 +14,6 @@ import platform
 import random
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -24,18 +23,14 @@ import urllib.request
 
 import openai
 
+from parts import free_port
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 FIXTURE = ROOT / "libs/tokenization/fixtures/smollm2"
 WARMPATH = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/warmpath"
 WORDS = ("river stone lantern copper window garden letter engine morning harbour violet timber "
          "signal orchard marble thunder basket winter candle meadow silver anchor bridge paper").split()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def get(url, timeout=2):
