@@ -1,5 +1,7 @@
 //! The bus over a real NATS server: the suite of the port, cuts, and every way to be let in.
 
+#[path = "e2e_bus/announcer.rs"]
+mod announcer;
 #[path = "e2e_bus/server.rs"]
 mod server;
 #[path = "../../libs/bus/tests/conformance/suite.rs"]
@@ -7,6 +9,7 @@ mod suite;
 
 use std::sync::Arc;
 
+use announcer::Announcer;
 use bus::{Bus, BusError, Delivery, Gap, Metrics, NatsBus, NatsConfig, RawNatsConfig, Status};
 use events::Region;
 use integration_tests::environment::workspace_root;
@@ -14,6 +17,7 @@ use lifecycle::Lifecycle;
 use server::{Identity, NatsServer, Tls};
 use settings::HumanDuration;
 use suite::{Adapter, Ends, PATIENCE, link, listen, message, next, subject};
+use warmpath::double::Double;
 
 struct Nats;
 
@@ -94,6 +98,25 @@ async fn a_server_that_is_not_there_yet_is_found_later() {
     server.start_again();
     link(&bus, &subject("s"), &mut subscription).await;
     assert_eq!(bus.status().borrow().last_error, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_there_before_the_bus_loses_no_word() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let double = Double::builder().spawn(listener).unwrap();
+    let mut server = NatsServer::start("");
+    server.kill();
+    let announcer = Announcer::start(&double.url(), server.port());
+    let waits = announcer.says_until("the bus is not there yet");
+    assert!(!waits.contains("an announcement was not sent"), "{waits}");
+    server.start_again();
+    let bus: Arc<dyn Bus> = Arc::new(open(raw(&server)).await);
+    let mut heard = listen(&bus, "warmpath.v1.default.announce.>", 10).await;
+    let (subject, envelope) = message(&mut heard).await;
+    assert_eq!(subject, "warmpath.v1.default.announce.rack-1");
+    assert!(envelope.contains("gpu-0"), "{envelope}");
+    let goes_on = announcer.says_until("the bus is there");
+    assert!(!goes_on.contains("an announcement was not sent"), "{goes_on}");
 }
 
 #[tokio::test]
