@@ -111,7 +111,7 @@ impl Announcer {
             return;
         }
         let backend = &self.spec.backend;
-        tracing::info!(backend.id = %backend, "the bus is not there yet: the engine is announced when it is");
+        tracing::info!(backend.id = %backend, "the bus is not there yet: the first word waits for it");
         let connected = status.wait_for(|status| status.connected);
         match tokio::time::timeout(BUS_LIMIT, connected).await {
             Ok(_) => tracing::info!(backend.id = %backend, "the bus is there"),
