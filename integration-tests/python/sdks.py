@@ -28,7 +28,7 @@ from sdk_clients import Anthropic, Curl, Node, OpenAi, Socket, set_faults
 # headers.
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
 OWN = {"date", "server", "content-length", "x-request-id", "request-id", "cache-control", "x-accel-buffering",
-       "retry-after-ms", "x-should-retry"}
+       "retry-after-ms", "x-should-retry", "openai-processing-ms"}
 OWN_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-", "x-warmpath-")
 BODY_LIMIT = 2_000_000
 

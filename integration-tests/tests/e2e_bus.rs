@@ -1,5 +1,7 @@
 //! The bus over a real NATS server: the suite of the port, cuts, and every way to be let in.
 
+#[path = "e2e_bus/announcer.rs"]
+mod announcer;
 #[path = "e2e_bus/server.rs"]
 mod server;
 #[path = "../../libs/bus/tests/conformance/suite.rs"]
@@ -7,6 +9,7 @@ mod suite;
 
 use std::sync::Arc;
 
+use announcer::Announcer;
 use bus::{Bus, BusError, Delivery, Gap, Metrics, NatsBus, NatsConfig, RawNatsConfig, Status};
 use events::Region;
 use integration_tests::environment::workspace_root;
@@ -14,6 +17,8 @@ use lifecycle::Lifecycle;
 use server::{Identity, NatsServer, Tls};
 use settings::HumanDuration;
 use suite::{Adapter, Ends, PATIENCE, link, listen, message, next, subject};
+use tokio::net::{TcpListener, TcpStream};
+use warmpath::double::Double;
 
 struct Nats;
 
@@ -94,6 +99,36 @@ async fn a_server_that_is_not_there_yet_is_found_later() {
     server.start_again();
     link(&bus, &subject("s"), &mut subscription).await;
     assert_eq!(bus.status().borrow().last_error, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_there_before_the_bus_loses_no_word() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let double = Double::builder().spawn(listener).unwrap();
+    // It finds the server through a door that opens when somebody listens there.
+    let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let announcer = Announcer::start(&double.url(), door.local_addr().unwrap().port());
+    let until_there = announcer.says_until("the bus is not there yet");
+    let server = NatsServer::start("");
+    let bus: Arc<dyn Bus> = Arc::new(open(raw(&server)).await);
+    let mut heard = listen(&bus, "warmpath.v1.default.announce.>", 10).await;
+    link(&bus, &subject("warmpath.v1.default.announce.probe"), &mut heard).await;
+    let (lifecycle, port) = (Lifecycle::new(), server.port());
+    lifecycle.spawn("door", async move {
+        loop {
+            let (mut engine, _) = door.accept().await.unwrap();
+            let mut server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            // The attempts that it has given up since are over at once.
+            let _ = tokio::io::copy_bidirectional(&mut engine, &mut server).await;
+        }
+    });
+    let (subject, envelope) = message(&mut heard).await;
+    assert_eq!(subject, "warmpath.v1.default.announce.rack-1");
+    assert!(envelope.contains("gpu-0"), "{envelope}");
+    let since = announcer.says_until("the bus is there");
+    for said in [until_there, since] {
+        assert!(!said.contains("an announcement was not sent"), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -242,3 +242,65 @@ impl Rank {
         beyond.min(self.pinned + self.awaited) as f64 * f64::from(self.asks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks and asks of so many runs, no two neighbours alike. Asks are quarters, so that every
+    /// sum is exact, in whatever order it is made.
+    fn uneven(runs: usize) -> Vec<(u64, f32)> {
+        let run = |n: usize| (1 + (n * n * 7 + 3) as u64 % 13, ((n * 5 + 2) % 7) as f32 / 4.0);
+        (0..runs).map(run).collect()
+    }
+
+    /// The asks of the first blocks, added up one block after the other.
+    fn plain_sum(runs: &[(u64, f32)], blocks: u64) -> f64 {
+        let each = runs.iter().flat_map(|&(blocks, each)| (0..blocks).map(move |_| each));
+        each.take(usize::try_from(blocks).unwrap()).map(f64::from).sum()
+    }
+
+    #[test]
+    fn every_prefix_of_any_number_of_runs_has_the_asks_that_adding_up_gives() {
+        for count in 0..=40 {
+            let runs = uneven(count);
+            // No more are looked at.
+            let known = &runs[..count.min(RUNS)];
+            let mut outlook = Outlook { is_whole: count <= RUNS, ..Outlook::default() };
+            let mut reach = 0;
+            for &(blocks, each) in known {
+                reach += blocks;
+                assert_eq!(outlook.push(blocks, each), reach, "{count} runs");
+            }
+            let all = plain_sum(known, reach);
+            assert_eq!(outlook.whole(), (reach, all), "{count} runs");
+            for blocks in 0..=reach {
+                let told = outlook.up_to(blocks);
+                assert_eq!(told, plain_sum(known, blocks), "{blocks} blocks of {count} runs");
+            }
+            for blocks in [reach + 1, 2 * reach + 3, u64::from(u32::MAX), u64::MAX] {
+                // Nothing follows the last run; where more were not looked at, it goes on evenly.
+                let expected = match outlook.is_whole {
+                    true => all,
+                    false => all * blocks as f64 / reach as f64,
+                };
+                assert_eq!(outlook.up_to(blocks), expected, "{blocks} blocks of {count} runs");
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_between_two_places_have_the_asks_of_what_is_left_of_the_order() {
+        let runs = uneven(19);
+        let mut outlook = Outlook { is_whole: true, ..Outlook::default() };
+        let reach = runs.iter().fold(0, |_, &(blocks, each)| outlook.push(blocks, each));
+        for eaten in 0..=reach {
+            outlook.eaten = eaten;
+            for to in 0..=reach - eaten {
+                let from = to / 3;
+                let expected = plain_sum(&runs, eaten + to) - plain_sum(&runs, eaten + from);
+                assert_eq!(outlook.asks(from..to), expected, "{from}..{to} after {eaten}");
+            }
+        }
+    }
+}

@@ -59,6 +59,7 @@ pub(crate) async fn handle(
         started,
     );
     record.client_id = headers::client_request_id(&head.headers);
+    record.client_retries = headers::client_retries(&head.headers);
     record.trace = RequestTrace::begin(&gateway.tracer, &head.headers);
     let dialect = endpoint::dialect(head.uri.path());
     let errors = ErrorForm { dialect, request: record.label() };
@@ -82,8 +83,16 @@ pub(crate) async fn handle(
             Refusal::new(ApiError::new(ErrorCode::Internal, message)).into_response(&errors)
         }
     };
-    if dialect == Dialect::Anthropic {
-        response.headers_mut().insert(REQUEST_ID, errors.request.clone());
+    let status = response.status();
+    match dialect {
+        Dialect::Anthropic => {
+            response.headers_mut().insert(REQUEST_ID, errors.request.clone());
+        }
+        Dialect::OpenAi | Dialect::Responses => {
+            let took = lifecycle::monotonic() - started;
+            headers::add_processing_time(response.headers_mut(), status, took);
+        }
+        Dialect::Cohere => {}
     }
     response.headers_mut().insert(X_REQUEST_ID, errors.request.clone());
     if head.version == http::Version::HTTP_2 {
@@ -91,7 +100,7 @@ pub(crate) async fn handle(
         response.headers_mut().remove(CONNECTION);
         return response.map(|body| body.watched_by(&watchlist));
     }
-    if gateway.drain.is_draining() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+    if gateway.drain.is_draining() && status != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response

@@ -9,18 +9,25 @@ use http::header::{
     CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, request};
+use http::{HeaderMap, StatusCode, request};
 
 /// The request's id, in both directions.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same as Anthropic's clients look for it.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// How long the answer took, as OpenAI's clients look for it.
+const OPENAI_PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
+/// Which of its own attempts a request is, as the SDKs count them.
+const X_STAINLESS_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 /// Names the data-parallel rank to vLLM.
 const X_DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Longest request id taken from a client.
 const MAX_CLIENT_ID_BYTES: usize = 128;
+
+/// Digits of a retry count that are believed. The SDKs try twice unless told otherwise.
+const MAX_RETRY_COUNT_DIGITS: usize = 2;
 
 /// Meant for one connection only (RFC 9110 section 7.6.1), besides what `Connection` names.
 const HOP_BY_HOP: [HeaderName; 9] = [
@@ -177,6 +184,23 @@ pub(crate) fn client_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
     (!bytes.is_empty() && bytes.len() <= MAX_CLIENT_ID_BYTES && printable).then(|| value.clone())
 }
 
+/// How often a client's SDK has sent this request before, if it tells a number to believe.
+pub(crate) fn client_retries(headers: &HeaderMap) -> Option<u8> {
+    let value = headers.get(X_STAINLESS_RETRY_COUNT)?.to_str().ok()?;
+    let is_small =
+        value.len() <= MAX_RETRY_COUNT_DIGITS && value.bytes().all(|b| b.is_ascii_digit());
+    is_small.then(|| value.parse().ok())?
+}
+
+/// Tells how long an answer took until its head, on success and where there were too many
+/// requests. An engine's own word stays.
+pub(crate) fn add_processing_time(headers: &mut HeaderMap, status: StatusCode, took: Duration) {
+    if status.is_success() || status == StatusCode::TOO_MANY_REQUESTS {
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        headers.entry(OPENAI_PROCESSING_MS).or_insert_with(|| HeaderValue::from(millis));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,5 +337,34 @@ mod tests {
             assert_eq!(read(none), None, "{none}");
         }
         assert_eq!(retry_after(&HeaderMap::new(), wall), None);
+    }
+
+    #[test]
+    fn only_a_small_whole_number_of_retries_is_believed() {
+        let read = |value: &str| client_retries(&map(&[("x-stainless-retry-count", value)]));
+        assert_eq!(read("0"), Some(0));
+        assert_eq!(read("2"), Some(2));
+        assert_eq!(read("99"), Some(99));
+        for none in ["", " ", "100", "007", "-1", "+1", "1.5", "2, 3", "two", "\u{661}"] {
+            assert_eq!(read(none), None, "{none}");
+        }
+        assert_eq!(client_retries(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn the_time_an_answer_took_is_told_in_whole_milliseconds() {
+        let told = |status, micros| {
+            let mut headers = HeaderMap::new();
+            add_processing_time(&mut headers, status, Duration::from_micros(micros));
+            headers.remove(OPENAI_PROCESSING_MS)
+        };
+        assert_eq!(told(StatusCode::OK, 999).unwrap(), "0");
+        assert_eq!(told(StatusCode::CREATED, 61_001_999).unwrap(), "61001");
+        assert_eq!(told(StatusCode::TOO_MANY_REQUESTS, 1000).unwrap(), "1");
+        for none in
+            [StatusCode::SWITCHING_PROTOCOLS, StatusCode::BAD_REQUEST, StatusCode::BAD_GATEWAY]
+        {
+            assert_eq!(told(none, 1000), None, "{none}");
+        }
     }
 }

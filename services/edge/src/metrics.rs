@@ -96,6 +96,7 @@ pub(crate) struct Families {
     cached_untold: IntCounterVec,
     retries: IntCounterVec,
     retries_denied: IntCounterVec,
+    client_retries: IntCounterVec,
     rejected: IntCounterVec,
     interrupted: IntCounterVec,
     /// Time in the gateway until an engine was sent the request.
@@ -175,6 +176,11 @@ impl Default for Families {
                 "Requests that were not tried again as the pool's retry budget was spent.",
                 &["model"],
             ),
+            client_retries: counters(
+                "client_retries_total",
+                "Requests that their clients had sent before, as their SDKs tell.",
+                &["model"],
+            ),
             rejected: counters("rejected_total", "Requests that the gateway refused.", &["reason"]),
             interrupted: counters(
                 "stream_interruptions_total",
@@ -217,7 +223,7 @@ impl Families {
     /// # Errors
     /// The registry has a metric of one of these names.
     pub(crate) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let all: [Box<dyn Collector>; 23] = [
+        let all: [Box<dyn Collector>; 24] = [
             Box::new(self.cached_untold.clone()),
             Box::new(self.answers.family.clone()),
             Box::new(self.requests.clone()),
@@ -229,6 +235,7 @@ impl Families {
             Box::new(self.delivered_cached.clone()),
             Box::new(self.retries.clone()),
             Box::new(self.retries_denied.clone()),
+            Box::new(self.client_retries.clone()),
             Box::new(self.rejected.clone()),
             Box::new(self.interrupted.clone()),
             Box::new(self.overhead.clone()),
@@ -294,6 +301,8 @@ pub(crate) struct ModelMetrics {
     pub(crate) cached_untold: IntCounter,
     /// Requests that were not tried again as the pool's budget for it was spent.
     pub(crate) retries_denied: IntCounter,
+    /// Requests that their clients had sent before.
+    pub(crate) client_retries: IntCounter,
     routes: [OnceLock<RouteMetrics>; Endpoint::COUNT],
 }
 
@@ -315,6 +324,7 @@ impl ModelMetrics {
             delivered_cached: families.delivered_cached.with_label_values(&[model]),
             cached_untold: families.cached_untold.with_label_values(&[model]),
             retries_denied: families.retries_denied.with_label_values(&[model]),
+            client_retries: families.client_retries.with_label_values(&[model]),
             routes: std::array::from_fn(|_| OnceLock::new()),
         })
     }
@@ -329,6 +339,7 @@ impl ModelMetrics {
             &families.delivered_cached,
             &families.cached_untold,
             &families.retries_denied,
+            &families.client_retries,
         ] {
             // What was never there need not go.
             let _ = family.remove_label_values(&[label]);

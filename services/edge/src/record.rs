@@ -20,6 +20,8 @@ pub(crate) struct Record {
     pub(crate) request: RequestId,
     /// What the client calls it.
     pub(crate) client_id: Option<HeaderValue>,
+    /// How often it has sent the same before, if it tells.
+    pub(crate) client_retries: Option<u8>,
     pub(crate) endpoint: Endpoint,
     pub(crate) started: Moment,
     pub(crate) tenant: Option<TenantId>,
@@ -57,6 +59,7 @@ impl Record {
             families,
             request,
             client_id: None,
+            client_retries: None,
             endpoint,
             started,
             tenant: None,
@@ -133,6 +136,9 @@ impl Record {
             self.families.upstream_cancelled.inc();
         }
         self.model_metrics.count(self.endpoint, outcome, took.as_secs_f64());
+        if self.client_retries.is_some_and(|earlier| earlier > 0) {
+            self.model_metrics.client_retries.inc();
+        }
         if let Some(ttft) = self.ttft {
             self.model_metrics.ttft.observe(ttft.as_secs_f64());
         }
@@ -156,6 +162,7 @@ impl Record {
         tracing::info!(
             request.id = self.request.as_str(),
             request.client_id = self.client_id.as_ref().and_then(|v| v.to_str().ok()),
+            client.retries = self.client_retries,
             tenant.id = self.tenant.as_ref().map(TenantId::as_str),
             model = self.model.as_ref().map(ModelId::as_str),
             route = self.endpoint.as_str(),

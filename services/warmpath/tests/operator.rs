@@ -240,7 +240,7 @@ async fn an_explanation_shows_the_request_and_how_well_each_candidate_was_known(
     let outcome = ended(command).await;
     assert_eq!(outcome.code, 0, "{}", outcome.err);
     let line = |start: &str| outcome.out.lines().find(|line| line.starts_with(start)).unwrap();
-    assert!(outcome.out.starts_with("req-7: attempt 0 of t for m"), "{}", outcome.out);
+    assert!(outcome.out.starts_with("request req-7, first attempt\n"), "{}", outcome.out);
     for (start, level) in [("BACKEND", "LEVEL"), ("gpu-0", "feedback"), ("gpu-1", "text")] {
         let columns: Vec<&str> = line(start).split_whitespace().collect();
         assert_eq!(columns[3], level, "{}", outcome.out);

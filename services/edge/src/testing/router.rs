@@ -169,7 +169,7 @@ fn evidence() -> Evidence {
         matched_blocks: 2,
         predicted_cached_tokens: 32,
         predicted_ttft: Duration::from_millis(20),
-        parts: ScoreParts::default(),
+        parts: ScoreParts { queue_delay_seconds: 0.0125, ..ScoreParts::default() },
         level: EvidenceLevel::Model,
         reason: DecisionReason::WarmPrefix,
     }

@@ -233,6 +233,7 @@ async fn debug_headers_are_sent_to_tenants_that_asked_for_them() {
     assert_eq!(reply.header("x-warmpath-matched-blocks"), Some("2"));
     assert_eq!(reply.header("x-warmpath-matched-tokens"), Some("32"));
     assert_eq!(reply.header("x-warmpath-predicted-ttft-ms"), Some("20.000"));
+    assert_eq!(reply.header("x-warmpath-predicted-queue-ms"), Some("12.500"));
     assert!(reply.header("x-warmpath-overhead-ms").is_some());
     let bed = Bed::start(&[&engine]).await;
     assert!(bed.client.chat(STREAM).await.header("x-warmpath-backend").is_none());

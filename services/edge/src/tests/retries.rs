@@ -71,6 +71,33 @@ async fn a_pool_in_trouble_is_asked_for_little_more_than_its_requests() {
 }
 
 #[tokio::test]
+async fn requests_that_clients_send_again_are_logged_and_counted_by_model() {
+    let log = Log::start();
+    let good = good().await;
+    let bed = Bed::start(&[&good]).await;
+    let unknown = WHOLE.replace(r#""m""#, r#""not-served""#);
+    // Two that repeat what came before, one that comes first, one that makes things up, and one of
+    // a client that does not tell.
+    for (body, header) in [
+        (WHOLE, "x-stainless-retry-count: 1\r\n"),
+        (&unknown, "x-stainless-retry-count: 2\r\n"),
+        (WHOLE, "x-stainless-retry-count: 0\r\n"),
+        (WHOLE, "x-stainless-retry-count: 18446744073709551616\r\n"),
+        (WHOLE, ""),
+    ] {
+        bed.client.post("/v1/chat/completions", header, body).await;
+        bed.assert_idle().await;
+    }
+    bed.assert_metric(r#"warmpath_edge_client_retries_total{model="m"} 1"#);
+    bed.assert_metric(r#"warmpath_edge_client_retries_total{model="other"} 1"#);
+    let told: Vec<_> =
+        log.requests().iter().map(|line| line.get("client.retries").cloned()).collect();
+    assert_eq!(told, [Some(1.into()), Some(2.into()), Some(0.into()), None, None]);
+    let passed: Vec<_> = good.requests();
+    assert_eq!(passed[0].header("x-stainless-retry-count"), Some("1"));
+}
+
+#[tokio::test]
 async fn where_there_is_no_other_engine_nothing_is_spent() {
     let full = vec![answer("503 Service Unavailable", "", "full")];
     let bad = Engine::start("a", vec![full]).await;

@@ -38,6 +38,60 @@ async fn a_slow_first_token_and_a_slow_whole_answer_are_waited_for() {
     assert_eq!(bed.client.chat(WHOLE).await.text(), "x");
 }
 
+/// The whole milliseconds that an answer says it took, if it says so.
+fn processing_ms(reply: &Reply) -> Option<u64> {
+    reply.header("openai-processing-ms").map(|value| value.parse().expect("a whole number"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn openais_clients_are_told_how_long_an_answer_took_until_its_head() {
+    let slow = vec![pause(2), answer("200 OK", "", "x")];
+    let stream = vec![sse(), pause(3), event(&token("a")), pause(30), event(DONE)];
+    let stream = [stream, vec![Step::Send(b"0\r\n\r\n".to_vec())]].concat();
+    let engine = Engine::start("e", vec![slow.clone(), stream, slow.clone(), slow]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let took = |reply: &Reply, seconds: u64| {
+        let ms = processing_ms(reply).expect("it is told");
+        assert!((seconds * 1000..seconds * 1000 + 50).contains(&ms), "{ms} ms, not {seconds} s");
+    };
+    took(&bed.client.chat(WHOLE).await, 2);
+    let reply = bed.client.chat(STREAM).await;
+    assert!(reply.whole);
+    took(&reply, 3);
+    took(&bed.client.post("/v1/responses", "", r#"{"model":"m","input":"x"}"#).await, 2);
+    took(&bed.client.get("/v1/models").await, 0);
+    for path in ["/v1/messages", "/cohere/v2/chat"] {
+        let reply = bed.client.post(path, "", WHOLE).await;
+        assert_eq!((reply.status, processing_ms(&reply)), (200, None), "{path}");
+    }
+    assert_eq!(processing_ms(&bed.client.chat("{}").await), None, "it is refused");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_tells_how_long_it_took_is_not_corrected() {
+    let own = answer("200 OK", "openai-processing-ms: 17\r\n", "x");
+    let full = answer("429 Too Many Requests", "OpenAI-Processing-Ms: 18\r\n", "full");
+    let engine = Engine::start("e", vec![vec![pause(1), own], vec![full]]).await;
+    let bed = Bed::start(&[&engine]).await;
+    assert_eq!(processing_ms(&bed.client.chat(WHOLE).await), Some(17));
+    let reply = bed.client.chat(WHOLE).await;
+    assert_eq!((reply.status, processing_ms(&reply)), (429, Some(18)));
+}
+
+#[tokio::test]
+async fn a_refusal_for_too_many_requests_tells_how_long_it_took_except_to_anthropics_clients() {
+    let engine = Engine::start("e", vec![vec![answer("200 OK", "", "x")]]).await;
+    let mut setup = Setup::default();
+    setup.tenants.push(tenant("anonymous", |t| t.requests_per_minute = Some(1)));
+    let bed = setup.start(&[&engine]).await;
+    assert_eq!(bed.client.chat(WHOLE).await.status, 200);
+    let reply = bed.client.chat(WHOLE).await;
+    assert_eq!(reply.status, 429);
+    assert!(processing_ms(&reply).is_some_and(|ms| ms < 10_000), "{reply:?}");
+    let reply = bed.client.post("/v1/messages", "", WHOLE).await;
+    assert_eq!((reply.status, processing_ms(&reply)), (429, None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_goes_silent_ends_with_an_error_event_at_the_idle_limit() {
     let engine = Engine::start("e", vec![vec![sse(), event(&token("a")), Step::AwaitClose]]).await;

@@ -104,6 +104,7 @@ fn why(line: &Line, winner: Option<&Line>, reason: Option<DecisionReason>) -> St
 
 fn outcome(record: &Record) -> Value {
     let (ended, seconds) = match &record.ended {
+        None if record.trace.rejected.is_some() => ("refused", None),
         None => ("open", None),
         Some((Ending::Finished(_), s)) => ("finished", Some(s)),
         Some((Ending::Failed(_), s)) => ("failed", Some(s)),

@@ -85,6 +85,7 @@ async fn a_rejected_request_is_explained_too() {
     bench.router.route_at(&route, bench.now).expect_err("not ready");
     let (_, told) = get(Arc::new(bench.router), "/admin/v1/explain/r1").await;
     assert_eq!(told["attempts"][0]["rejected"]["reason"], "no_ready_backend");
+    assert_eq!(told["attempts"][0]["outcome"]["state"], "refused", "it is not open");
     assert_eq!(told["attempts"][0]["candidates"][0]["why"], "not ready: joining");
 }
 

@@ -16,6 +16,10 @@ use telemetry::announce::ANNOUNCE_EVERY;
 
 use crate::operator::client::{Http, Tls, http_client};
 
+/// How long the first word waits for the bus. A server that comes up beside the engine is there by
+/// then; after that it is said on and on, as in any later cut.
+const BUS_LIMIT: Duration = Duration::from_secs(60);
+
 /// How often the farewell is said until it is known that the engine is out.
 const FAREWELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -75,6 +79,12 @@ impl Announcer {
 
     /// Speaks until the drain, then says farewell for `limit` at most.
     pub(super) async fn run(mut self, drain: Drain, limit: Duration) -> Farewell {
+        // Before the answers are subscribed to: what is subscribed to without a connection is with
+        // the next one some time after it is made, and the first answer would be missed.
+        tokio::select! {
+            () = self.bus_is_there() => {}
+            () = drain.signaled() => {}
+        }
         let subject = self.region.answers(self.key.id(), &self.spec.backend);
         let mut answers = self.bus.subscribe(Pattern::from(&subject), Room::default()).await;
         let mut ticks = tokio::time::interval(ANNOUNCE_EVERY);
@@ -92,6 +102,24 @@ impl Announcer {
         }
         let farewell = tokio::time::timeout(limit, self.say_farewell(&mut answers)).await;
         farewell.unwrap_or(Farewell::Unheard)
+    }
+
+    /// Waits until what is said can be heard, but not for ever.
+    async fn bus_is_there(&self) {
+        let mut status = self.bus.status();
+        if status.borrow().connected {
+            return;
+        }
+        let backend = &self.spec.backend;
+        tracing::info!(backend.id = %backend, "the bus is not there yet: the first word waits for it");
+        let connected = status.wait_for(|status| status.connected);
+        match tokio::time::timeout(BUS_LIMIT, connected).await {
+            Ok(_) => tracing::info!(backend.id = %backend, "the bus is there"),
+            Err(_) => {
+                let seconds = BUS_LIMIT.as_secs();
+                tracing::warn!(backend.id = %backend, seconds, "the bus is still not there");
+            }
+        }
     }
 
     async fn say_farewell(&mut self, answers: &mut Subscription) -> Farewell {

@@ -1,5 +1,8 @@
 //! `warmpath explain`: why a request went where it went.
 
+#[cfg(test)]
+mod tests;
+
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -65,62 +68,120 @@ impl Failure {
     }
 }
 
+/// One attempt: who asked for what, what was decided and what came of it, and the candidates.
 fn shown(attempt: &Value) -> String {
     let field = |path: &str| text(attempt, path);
-    let decision = match attempt["rejected"].as_str() {
-        Some(reason) => format!("rejected: {}", super::printable(reason)),
-        None => format!(
-            "{} rank {}: {}, {} tokens predicted cached, first token predicted after {} s",
-            field("/decision/backend"),
-            field("/decision/rank"),
-            field("/decision/reason"),
-            field("/decision/predicted_cached_tokens"),
-            field("/decision/predicted_ttft_seconds"),
-        ),
+    let client_id = match &attempt["client_request"] {
+        Value::Null => String::new(),
+        _ => format!(" (its client's id: {})", field("/client_request")),
     };
-    let row = |candidate: &Value| {
-        let cell = |path: &str| text(candidate, path);
-        vec![
-            cell("/backend"),
-            cell("/rank"),
-            cell("/state"),
-            cell("/level"),
-            cell("/cached_tokens"),
-            cell("/uncached_tokens"),
-            cell("/in_flight"),
-            seconds(&candidate["score"]["queue_delay_seconds"]),
-            seconds(&candidate["score"]["prefill_seconds"]),
-            seconds(&candidate["score"]["total_seconds"]),
-            cell("/why"),
-        ]
+    let which = match attempt["attempt"].as_u64() {
+        Some(0) => "first attempt".to_owned(),
+        _ => format!("retry {}", field("/attempt")),
     };
-    let head = [
-        "BACKEND",
-        "RANK",
-        "STATE",
-        "LEVEL",
-        "CACHED",
-        "UNCACHED",
-        "IN FLIGHT",
-        "QUEUE",
-        "PREFILL",
-        "TOTAL",
-        "WHY",
-    ];
-    let candidates = attempt["candidates"].as_array().into_iter().flatten();
+    let prompt = match &attempt["prompt_tokens"] {
+        Value::Null => String::new(),
+        tokens => format!(", {tokens} prompt tokens"),
+    };
+    let said = match &attempt["rejected"] {
+        Value::Null => vec![decision(attempt), outcome(attempt)],
+        _ => {
+            vec![format!("refused: {} ({})", field("/rejected/message"), field("/rejected/reason"))]
+        }
+    };
+    let mut shown = format!("request {}{client_id}, {which}\n", field("/request"));
+    shown += &format!("  tenant {}, model {}{prompt}\n", field("/tenant"), field("/model"));
+    shown.extend(said.iter().map(|line| format!("  {line}\n")));
+    match attempt["candidates"].as_array().map(Vec::as_slice) {
+        None | Some([]) => shown += "  there was no candidate\n",
+        Some(candidates) => shown += &table(candidates).to_string(),
+    }
+    match attempt["candidates_omitted"].as_u64() {
+        None | Some(0) => {}
+        Some(more) => shown += &format!("and {more} more that are not shown\n"),
+    }
+    shown
+}
+
+fn decision(attempt: &Value) -> String {
+    let decision = &attempt["decision"];
+    let field = |path: &str| text(decision, path);
     format!(
-        "{}: attempt {} of {} for {} ({} prompt tokens)\n  {decision}\n  {}, {} s\n{}",
-        field("/request"),
-        field("/attempt"),
-        field("/tenant"),
-        field("/model"),
-        field("/prompt_tokens"),
-        field("/outcome/state"),
-        field("/outcome/seconds"),
-        Table::new(&head, candidates.map(row)),
+        "sent to {} rank {} ({}): expected {} tokens cached, the first token after {}",
+        field("/backend"),
+        field("/rank"),
+        field("/reason"),
+        field("/predicted_cached_tokens"),
+        millis(&decision["predicted_ttft_seconds"]),
     )
 }
 
-fn seconds(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{:.1} ms", seconds * 1000.0))
+fn outcome(attempt: &Value) -> String {
+    let outcome = &attempt["outcome"];
+    let mut said = text(outcome, "/state");
+    if !outcome["failure"].is_null() {
+        said += &format!(" ({})", text(outcome, "/failure"));
+    }
+    if !outcome["seconds"].is_null() {
+        said += &format!(" after {}", millis(&outcome["seconds"]));
+    }
+    if !outcome["usage"]["cached_tokens"].is_null() {
+        said += &format!(", found {} tokens cached", text(outcome, "/usage/cached_tokens"));
+    }
+    if !outcome["first_token_seconds"].is_null() {
+        said += &format!(", the first token after {}", millis(&outcome["first_token_seconds"]));
+    }
+    said
+}
+
+/// The parts of a score, in the order of their sum. The table shows those that weigh anything.
+const PARTS: [(&str, &str); 6] = [
+    ("NETWORK", "network_seconds"),
+    ("QUEUE", "queue_delay_seconds"),
+    ("PREFILL", "prefill_seconds"),
+    ("EVICTION", "eviction_cost_seconds"),
+    ("OTHERS", "others_delay_seconds"),
+    ("HOT PREFIX", "hot_prefix_seconds"),
+];
+
+struct Column {
+    head: &'static str,
+    cells: Vec<String>,
+    /// Whether any of them says something.
+    says: bool,
+}
+
+/// The candidates. Columns in which none of them has anything are left out: of a refused request
+/// there are no scores, and of a choice by turn they are all zero.
+fn table(candidates: &[Value]) -> Table {
+    let plain = |head, path| {
+        let cells: Vec<String> = candidates.iter().map(|candidate| text(candidate, path)).collect();
+        Column { head, says: cells.iter().any(|cell| cell != "-"), cells }
+    };
+    let score = |head, name| {
+        let parts = || candidates.iter().map(|candidate| &candidate["score"][name]);
+        let says = parts().filter_map(Value::as_f64).any(|seconds| seconds != 0.0);
+        Column { head, says, cells: parts().map(millis).collect() }
+    };
+    let mut columns = vec![
+        plain("BACKEND", "/backend"),
+        plain("RANK", "/rank"),
+        plain("STATE", "/state"),
+        plain("LEVEL", "/level"),
+        plain("CACHED", "/cached_tokens"),
+        plain("UNCACHED", "/uncached_tokens"),
+        plain("IN FLIGHT", "/in_flight"),
+    ];
+    columns.extend(PARTS.map(|(head, name)| score(head, name)));
+    columns.push(score("TOTAL", "total_seconds"));
+    columns.push(plain("WHY", "/why"));
+    columns.retain(|column| column.says);
+    let heads: Vec<_> = columns.iter().map(|column| column.head).collect();
+    let row = |at: usize| columns.iter().map(|column| column.cells[at].clone()).collect();
+    Table::new(&heads, (0..candidates.len()).map(row))
+}
+
+/// As exact as the reasons why candidates lost, which tell the distance of two totals.
+fn millis(seconds: &Value) -> String {
+    seconds.as_f64().map_or_else(|| "-".to_owned(), |s| format!("{:.3} ms", s * 1000.0))
 }
