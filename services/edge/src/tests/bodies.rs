@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::config::RawConfig;
-use crate::gateway::BODY_STEP;
+use crate::memory::STEP;
 use crate::testing::*;
 
 const PATH: &str = "/v1/chat/completions";
@@ -16,11 +16,11 @@ const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 /// Steps of memory in a bed of [`narrow`].
 const STEPS: usize = 300;
 /// A body of which two find no room in it.
-const MUCH: usize = 200 * BODY_STEP;
+const MUCH: usize = 200 * STEP;
 
 /// A bed with little memory for bodies.
 async fn narrow(engine: &Engine) -> Bed {
-    let all = STEPS as u64 * BODY_STEP as u64;
+    let all = STEPS as u64 * STEP as u64;
     let edge = RawConfig { body_limit_bytes: all, body_memory_bytes: all, ..RawConfig::default() };
     Setup { edge, ..Setup::default() }.start(&[engine]).await
 }
@@ -106,15 +106,15 @@ async fn a_body_of_unknown_length_takes_its_room_step_by_step_and_is_refused_at_
     await_held(&bed, 200).await;
     let mut second = begin(&bed, CHUNKED, &chunk(10)).await;
     await_held(&bed, 201).await;
-    second.write_all(&chunk(40 * BODY_STEP)).await.unwrap();
+    second.write_all(&chunk(40 * STEP)).await.unwrap();
     await_held(&bed, 264).await;
-    second.write_all(&chunk(40 * BODY_STEP)).await.unwrap();
+    second.write_all(&chunk(40 * STEP)).await.unwrap();
     assert_error(&read_reply(&mut second, "POST").await, ErrorCode::Overloaded);
     await_held(&bed, 200).await;
     drop(first);
     let mut third = begin(&bed, CHUNKED, &chunk(10)).await;
     for _ in 0..7 {
-        third.write_all(&chunk(40 * BODY_STEP)).await.unwrap();
+        third.write_all(&chunk(40 * STEP)).await.unwrap();
     }
     await_held(&bed, STEPS).await;
     drop(third);
