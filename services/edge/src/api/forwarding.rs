@@ -287,6 +287,10 @@ fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {
     if let Some(view) = &prepared.view {
         record.model_metrics = Arc::clone(&view.metrics);
     }
+    // Any other prompt has at least a list of none.
+    if prepared.prompt.as_ref().is_some_and(|prompt| prompt.keys.is_empty()) {
+        gateway.families.unkeyed.inc();
+    }
     if let Some(took) = prepared.keys_took {
         gateway.families.tokenize.observe(took.as_secs_f64());
     }
