@@ -44,7 +44,7 @@ pub fn check(data: &[u8]) {
             removes_members(&view, field, path);
         }
         asks_for_usage(&view, data);
-        let _ = (view.prompt(), view.value(), view.prompt_bytes(), view.growing().len());
+        let _ = (view.prompt(), view.value(), view.prompt_bytes().count(), view.growing().len());
     }
 }
 

@@ -16,10 +16,12 @@ use crate::chunk::Grammar;
 use crate::json::{self, Cursor, Malformed};
 
 mod fields;
+mod ids;
 mod members;
 mod read;
 
 pub use fields::Field;
+pub use ids::TokenIds;
 pub use members::{Member, Object};
 pub(crate) use read::unescape;
 
@@ -108,10 +110,10 @@ pub enum PromptField<'a> {
     Text(Cow<'a, str>),
     /// Several prompts as text.
     Texts(Vec<Cow<'a, str>>),
-    /// One prompt as token ids.
-    Tokens(Vec<u32>),
-    /// Several prompts as token ids.
-    TokenLists(Vec<Vec<u32>>),
+    /// One prompt as token ids, as it seems: the first item is a number.
+    Tokens(TokenIds<'a>),
+    /// Several prompts as lists.
+    TokenLists(Vec<TokenIds<'a>>),
     /// Something else, or too many: for the engine to judge.
     Unreadable,
 }
@@ -313,21 +315,16 @@ impl<'a> BodyView<'a> {
     }
 
     /// The same fields as the JSON text the client wrote, the growing one last and open-ended:
-    /// two turns of one conversation that are written alike share their beginning.
-    pub fn prompt_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for &field in self.kind.prompt_fields() {
-            if let Some(raw) = self.raw(field) {
-                bytes.extend_from_slice(field.as_str().as_bytes());
-                bytes.push(b'=');
-                bytes.extend_from_slice(raw.as_bytes());
-                bytes.push(b'\n');
-            }
-        }
-        let open = bytes.trim_ascii_end();
-        let open = open.strip_suffix(b"]").or_else(|| open.strip_suffix(b"\"")).unwrap_or(open);
-        bytes.truncate(open.trim_ascii_end().len());
-        bytes
+    /// two turns of one conversation that are written alike share their beginning. In pieces, as
+    /// the text may be long.
+    pub fn prompt_bytes(&self) -> impl Iterator<Item = &'a [u8]> {
+        let given = |&field: &Field| Some((field, self.raw(field)?));
+        let fields: Vec<_> = self.kind.prompt_fields().iter().filter_map(given).collect();
+        let count = fields.len();
+        fields.into_iter().enumerate().flat_map(move |(at, (field, raw))| {
+            let (raw, end) = if at + 1 == count { (open_ended(raw), "") } else { (raw, "\n") };
+            [field.as_str(), "=", raw, end].map(str::as_bytes)
+        })
     }
 
     /// The part of the prompt that grows from turn to turn, as the client wrote it; empty if there
@@ -369,6 +366,12 @@ impl<'a> BodyView<'a> {
     pub(crate) fn closing_brace(&self) -> usize {
         self.close
     }
+}
+
+/// A list or a string without its end.
+fn open_ended(raw: &str) -> &str {
+    let open = raw.strip_suffix(']').or_else(|| raw.strip_suffix('"')).unwrap_or(raw);
+    open.trim_ascii_end()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub mod multipart;
 pub mod splice;
 pub mod sse;
 
-pub use body::{BodyError, BodyView, Field, Member, Object, PromptField, RouteKind};
+pub use body::{BodyError, BodyView, Field, Member, Object, PromptField, RouteKind, TokenIds};
 pub use chunk::{
     ChunkView, Grammar, MAX_RESPONSE_ID_BYTES, Said, UsageFilter, UsageMeter, response_id,
     usage_of_response,

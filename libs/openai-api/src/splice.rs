@@ -82,11 +82,34 @@ impl<'a> Splice<'a> {
 
     /// The edited body.
     pub fn finish(self) -> Bytes {
-        let mut ranges: Vec<(Range<usize>, &str)> = Vec::new();
+        let text = self.view.body_text();
+        Bytes::from(apply(text, &self.ranges()))
+    }
+
+    /// The edited body in pieces: what stays are parts of `body`, which is what the view was parsed
+    /// from, and nothing of it is copied. No piece is empty.
+    pub fn pieces(self, body: &Bytes) -> Vec<Bytes> {
+        debug_assert_eq!(body, self.view.body_text().as_bytes());
+        let edits = self.ranges();
+        let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
+        let mut from = 0;
+        for (range, new) in edits {
+            pieces.push(body.slice(from..range.start));
+            pieces.push(Bytes::from(new));
+            from = range.end;
+        }
+        pieces.push(body.slice(from..));
+        pieces.retain(|piece| !piece.is_empty());
+        pieces
+    }
+
+    /// What goes where, in order.
+    fn ranges(self) -> Vec<(Range<usize>, String)> {
+        let mut ranges: Vec<(Range<usize>, String)> = Vec::new();
         let mut removed = Vec::new();
         let mut appended = String::new();
-        for (field, json) in &self.edits {
-            match (self.view.entry(*field), json) {
+        for (field, json) in self.edits {
+            match (self.view.entry(field), json) {
                 (Some(entry), Some(json)) => ranges.push((entry.value.clone(), json)),
                 (Some(entry), None) => removed.push(entry),
                 (None, Some(json)) => {
@@ -98,17 +121,18 @@ impl<'a> Splice<'a> {
             }
         }
         removed.sort_by_key(|entry| entry.index);
-        ranges.extend(without(&removed).map(|range| (range, "")));
+        ranges.extend(without(&removed).map(|range| (range, String::new())));
         for members in &self.inside {
-            ranges.extend(without(&members.iter().collect::<Vec<_>>()).map(|range| (range, "")));
+            let members = members.iter().collect::<Vec<_>>();
+            ranges.extend(without(&members).map(|range| (range, String::new())));
         }
         if !appended.is_empty() && self.view.members() > removed.len() {
             appended.insert(0, ',');
         }
         let close = self.view.closing_brace();
-        ranges.push((close..close, &appended));
+        ranges.push((close..close, appended));
         ranges.sort_by_key(|(range, _)| range.start);
-        Bytes::from(apply(self.view.body_text(), &ranges))
+        ranges
     }
 }
 
@@ -126,13 +150,13 @@ fn without<'a>(removed: &'a [&Entry]) -> impl Iterator<Item = Range<usize>> + 'a
 }
 
 /// Replaces ranges that are in order and do not overlap.
-fn apply(text: &str, edits: &[(Range<usize>, &str)]) -> String {
-    let added: usize = edits.iter().map(|(_, new)| new.len()).sum();
+fn apply(text: &str, edits: &[(Range<usize>, impl AsRef<str>)]) -> String {
+    let added: usize = edits.iter().map(|(_, new)| new.as_ref().len()).sum();
     let mut out = String::with_capacity(text.len() + added);
     let mut from = 0;
     for (range, new) in edits {
         out.push_str(&text[from..range.start]);
-        out.push_str(new);
+        out.push_str(new.as_ref());
         from = range.end;
     }
     out.push_str(&text[from..]);

@@ -32,6 +32,10 @@ pub(crate) const DEFAULT_CACHE_BYTES: usize = 64 << 20;
 /// thousandth of this, and where they cannot be, this is a message of a quarter million tokens.
 const MAX_PIECE_BYTES: usize = 1 << 20;
 
+/// Of a longer text, tokens beyond the guess get room for as many as there are bytes, and not twice
+/// what they have: with the old ones beside, these would be eight times the text.
+const GUESSED_BYTES: usize = 64 << 10;
+
 /// A segment shorter than this is tokenised anew: its words are known in no more time.
 const MIN_SEGMENT_BYTES: usize = 64;
 
@@ -102,7 +106,12 @@ impl Encoder {
         words: &mut Option<Words>,
         out: &mut Vec<u32>,
     ) -> Result<(), RenderError> {
+        let mut left = text.len();
         for segment in self.cuts.segments(text) {
+            if text.len() > GUESSED_BYTES && out.capacity() - out.len() < segment.len() {
+                out.reserve_exact(left);
+            }
+            left -= segment.len();
             if segment.len() < MIN_SEGMENT_BYTES {
                 self.append_words(segment, words, out)?;
                 continue;

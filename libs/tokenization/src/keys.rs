@@ -77,6 +77,19 @@ impl KeySpace {
         keys
     }
 
+    /// As [`keys`](Self::keys), of tokens that are not all there at once: of the first `most`
+    /// tokens at most.
+    pub fn token_writer(&self, block_size: u32, most: usize) -> KeyWriter {
+        let size = block_size as usize;
+        KeyWriter::new(self.token_seed, size * 4, most.checked_div(size).unwrap_or(0))
+    }
+
+    /// As [`text_keys`](Self::text_keys), of text that is not all there at once.
+    pub fn text_writer(&self, block_bytes: u32) -> KeyWriter {
+        let most = if block_bytes == 0 { 0 } else { usize::MAX };
+        KeyWriter::new(self.text_seed, block_bytes as usize, most)
+    }
+
     /// One key for each full block of `block_bytes` bytes of canonical text. A size of 0 gives
     /// no keys.
     pub fn text_keys(&self, text: &[u8], block_bytes: u32) -> Vec<BlockKey> {
@@ -91,6 +104,73 @@ impl KeySpace {
             keys.push(BlockKey(key));
         }
         keys
+    }
+}
+
+/// Makes keys of a prompt that comes bit by bit: what is held of it is less than a block.
+pub struct KeyWriter {
+    key: u64,
+    /// Bytes of a block.
+    size: usize,
+    /// Keys that are still to be made at most.
+    left: usize,
+    /// What came behind the last full block.
+    pending: Vec<u8>,
+    keys: Vec<BlockKey>,
+}
+
+impl KeyWriter {
+    fn new(seed: u64, size: usize, most: usize) -> Self {
+        Self { key: seed, size, left: most, pending: Vec::new(), keys: Vec::new() }
+    }
+
+    /// Makes room for the keys of so many bytes, so that none of it is taken twice.
+    #[must_use]
+    pub fn expecting(mut self, bytes: usize) -> Self {
+        self.keys.reserve_exact((bytes / self.size.max(1)).min(self.left));
+        self
+    }
+
+    /// The next token.
+    pub fn write_token(&mut self, token: u32) {
+        self.write(&token.to_le_bytes());
+    }
+
+    /// The next bytes.
+    pub fn write(&mut self, mut bytes: &[u8]) {
+        if self.left == 0 {
+            return;
+        }
+        let lacks = self.size - self.pending.len();
+        if lacks < self.size || bytes.len() < self.size {
+            let (now, later) = bytes.split_at(lacks.min(bytes.len()));
+            self.pending.extend_from_slice(now);
+            if self.pending.len() < self.size {
+                return;
+            }
+            self.add(xxh3_64_with_seed(&self.pending, self.key));
+            self.pending.clear();
+            bytes = later;
+        }
+        let blocks = bytes.chunks_exact(self.size);
+        let rest = blocks.remainder();
+        for block in blocks.take(self.left) {
+            self.add(xxh3_64_with_seed(block, self.key));
+        }
+        self.pending.extend_from_slice(rest);
+    }
+
+    fn add(&mut self, key: u64) {
+        self.key = key;
+        self.keys.push(BlockKey(key));
+        self.left -= 1;
+    }
+
+    /// The keys of what came, and the tokens behind the last full block. Of more than the most
+    /// that keys are made of, what is behind them is not kept.
+    pub fn finish(self) -> (Vec<BlockKey>, Box<[u32]>) {
+        let token = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
+        (self.keys, self.pending.chunks_exact(4).map(token).collect())
     }
 }
 
@@ -188,6 +268,40 @@ mod tests {
         assert!(space.keys(&[1, 2, 3], 0).is_empty());
         assert!(space.text_keys(b"abc", 0).is_empty());
         assert_eq!(space.text_keys(&[b'x'; 130], 64).len(), 2);
+    }
+
+    #[test]
+    fn what_comes_bit_by_bit_has_the_keys_of_the_whole() {
+        let space = space(b"s", "m", None, None);
+        let tokens: Vec<u32> = (0..1000).map(|i| i * 77).collect();
+        for size in [1, 16, 18, 528, 2000] {
+            let mut writer = space.token_writer(size, usize::MAX).expecting(tokens.len());
+            tokens.iter().for_each(|token| writer.write_token(*token));
+            let (keys, tail) = writer.finish();
+            assert_eq!(keys, space.keys(&tokens, size));
+            assert_eq!(*tail, tokens[keys.len() * size as usize..]);
+        }
+        let text: Vec<u8> = tokens.iter().map(|token| *token as u8).collect();
+        for piece in [1, 7, 64, 65, 300, 1000] {
+            let mut writer = space.text_writer(64);
+            text.chunks(piece).for_each(|piece| writer.write(piece));
+            assert_eq!(writer.finish().0, space.text_keys(&text, 64), "in pieces of {piece}");
+        }
+        assert_eq!(space.text_writer(0).finish().0, []);
+    }
+
+    #[test]
+    fn no_keys_are_made_of_more_than_the_most() {
+        let space = space(b"s", "m", None, None);
+        let tokens: Vec<u32> = (0..100).collect();
+        for most in [0, 15, 16, 40, 96, 100, 200] {
+            let mut writer = space.token_writer(16, most);
+            tokens.iter().for_each(|token| writer.write_token(*token));
+            assert_eq!(writer.finish().0, space.keys(&tokens[..most.min(100)], 16), "{most}");
+        }
+        let mut writer = space.token_writer(0, 100);
+        writer.write_token(1);
+        assert_eq!(writer.finish().0, []);
     }
 
     #[test]

@@ -28,5 +28,5 @@ pub use dialect::{Habits, chat_of_messages, chat_of_responses};
 pub use encode::CacheStats;
 pub use error::{FolderError, RenderError};
 pub use folder::{ModelFolder, RenderedPrompt, TokenizedPrompt};
-pub use keys::KeySpace;
+pub use keys::{KeySpace, KeyWriter};
 pub use text::canonical_text;

@@ -31,7 +31,7 @@ pub(crate) struct PromptEnd {
 }
 
 /// The same in one unit.
-struct UnitEnd {
+pub(crate) struct UnitEnd {
     unit: BlockUnit,
     /// The key of the last full block.
     last: Option<BlockKey>,
@@ -57,24 +57,14 @@ enum Keyed {
 }
 
 impl PromptEnd {
-    /// The end of a prompt of these tokens, whose keys in token units are `keys`. `None` if an
-    /// answer of at most `max_output` tokens fills no block.
+    /// The end of a prompt, by each unit. `None` if an answer of at most `max_output` tokens fills
+    /// no block.
     pub(crate) fn new(
         folder: Arc<ModelFolder>,
         space: KeySpace,
-        tokens: &[u32],
-        keys: &[KeyList],
+        units: Vec<UnitEnd>,
         max_output: Option<u32>,
     ) -> Option<Self> {
-        let units: Vec<UnitEnd> = keys
-            .iter()
-            .filter(|list| list.unit.is_tokens())
-            .map(|list| UnitEnd {
-                unit: list.unit,
-                last: list.keys.last().copied(),
-                tail: tokens[list.keys.len() * list.unit.size() as usize..].into(),
-            })
-            .collect();
         let end = Self { folder, space, units };
         end.is_filled_by(max_output.map_or(u64::MAX, u64::from)).then_some(end)
     }
@@ -103,6 +93,13 @@ impl PromptEnd {
             KeyList { unit: end.unit, keys: keys.into() }
         };
         Keyed::Keys(self.units.iter().map(list).filter(|list| !list.keys.is_empty()).collect())
+    }
+}
+
+impl UnitEnd {
+    /// The end of a prompt with these keys, and with these tokens behind them.
+    pub(crate) fn new(keys: &KeyList, tail: Box<[u32]>) -> Self {
+        Self { unit: keys.unit, last: keys.keys.last().copied(), tail }
     }
 }
 

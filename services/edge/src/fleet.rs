@@ -17,6 +17,10 @@ use crate::engine_keys::{BackendKeys, EngineKeys, NamedKeys};
 use crate::metrics::{Families, ModelMetrics};
 use crate::retries::{RetryBudget, RetryBudgets};
 
+/// Tokens that a model has no longer context than, where its engine does not tell: the longest
+/// that is told of any is ten million.
+const LONGEST_CONTEXT: usize = 1 << 24;
+
 /// One model as the ready backends serve it.
 pub(crate) struct ModelView {
     pub(crate) id: ModelId,
@@ -28,6 +32,8 @@ pub(crate) struct ModelView {
     pub(crate) token_units: Vec<BlockUnit>,
     /// Whether some backend's cache is indexed by text.
     pub(crate) by_text: bool,
+    /// Tokens of the longest prompt that some backend takes; of more no keys are needed.
+    pub(crate) longest: usize,
     pub(crate) metrics: Arc<ModelMetrics>,
     /// How often requests of its pool may be tried again.
     pub(crate) retries: Arc<RetryBudget>,
@@ -157,6 +163,7 @@ impl FleetWatch {
             folder: self.folders.get(&served.id).or_else(of_base).cloned(),
             token_units: Vec::new(),
             by_text: false,
+            longest: 0,
             metrics: self.series.of(&served.id),
             retries: self.budgets.of(base.map_or(&served.id, |base| &base.model)),
             listing: Arc::clone(&served.listing),
@@ -164,8 +171,10 @@ impl FleetWatch {
     }
 }
 
-/// Adds the units of one backend.
+/// Adds the units of one backend, and how long its prompts may be.
 fn add_units(view: &mut ModelView, backend: &Backend, served: &ServedModel) {
+    let longest = served.max_model_len.and_then(|tokens| usize::try_from(tokens).ok());
+    view.longest = view.longest.max(longest.unwrap_or(LONGEST_CONTEXT));
     for rank in &backend.ranks {
         match backend.token_unit(served, rank) {
             Some(unit) if view.token_units.contains(&unit) => {}

@@ -277,12 +277,12 @@ impl<'a> Forward<'a> {
             Request::from_parts(head, body)
         };
         match &prepared.body {
-            Payload::Held(bytes) => {
-                let make = || make(Outgoing::whole(bytes.clone()));
+            Payload::Held(pieces) => {
+                let make = || make(Outgoing::Whole(pieces.clone()));
                 gateway.upstream.send(&to.url, connect, make).await
             }
             Payload::Streamed(body) => {
-                let make = || make(body.take().unwrap_or(Outgoing::Whole(None)));
+                let make = || make(body.take().unwrap_or_else(Outgoing::empty));
                 gateway.upstream.send_once(&to.url, connect, make).await
             }
         }

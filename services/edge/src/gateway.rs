@@ -34,7 +34,7 @@ pub(crate) struct Gateway {
     pub(crate) answers: Arc<Answers>,
     /// Bodies being worked on off the asynchronous threads.
     pub(crate) heavy: Heavy,
-    /// Request bodies held, in steps of [`BODY_STEP`].
+    /// Request bodies held, in steps of [`STEP`](crate::memory::STEP), with what is made of them.
     pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) drain: Drain,
     /// For what outlives its request.
@@ -66,9 +66,6 @@ impl Heavy {
         Arc::clone(lane).acquire_owned().await.ok()
     }
 }
-
-/// Bytes that one permit of the body memory stands for.
-pub(crate) const BODY_STEP: usize = 1024;
 
 #[cfg(test)]
 mod tests {

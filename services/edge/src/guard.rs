@@ -168,8 +168,12 @@ pub(crate) struct Removals<'a> {
 }
 
 impl Removals<'_> {
-    /// The body without it, if there is any.
-    pub(crate) fn without(&self, view: &BodyView<'_>, policies: &Policies) -> Option<Bytes> {
+    /// What is left of a body, if there is anything to take out.
+    pub(crate) fn without(
+        &self,
+        (view, body): (&BodyView<'_>, &Bytes),
+        policies: &Policies,
+    ) -> Option<Vec<Bytes>> {
         if self.fields.is_empty() && self.inside.is_empty() {
             return None;
         }
@@ -179,7 +183,7 @@ impl Removals<'_> {
                 inside.field_of(member).is_some_and(|f| policies.of(f) == Policy::Strip)
             })
         });
-        Some(splice.finish())
+        Some(splice.pieces(body))
     }
 }
 

@@ -6,18 +6,32 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use domain::{BlockUnit, KeyList, ModelId, Prompt};
-use openai_api::{BodyView, Field, PromptField, RouteKind};
+use domain::{BlockKey, BlockUnit, KeyList, ModelId, Prompt};
+use openai_api::{BodyView, Field, PromptField, RouteKind, TokenIds};
 use serde_json::{Value, json};
 use tokenization::{
-    ChatRequest, KeySpace, ModelFolder, canonical_text, chat_of_messages, chat_of_responses,
+    ChatRequest, KeySpace, KeyWriter, ModelFolder, canonical_text, chat_of_messages,
+    chat_of_responses,
 };
+use tokio::sync::Semaphore;
 
-use crate::answer::PromptEnd;
+use crate::answer::{PromptEnd, UnitEnd};
 use crate::fleet::ModelView;
+use crate::memory::Memory;
 
 /// Bytes of prose in a token, about, for models without a tokenizer.
 const BYTES_PER_TOKEN: usize = 4;
+
+/// Prompts of so many bytes are keyed without a look at the memory: what is made of them is little
+/// beside what else a request takes.
+const UNCOUNTED_BYTES: usize = 64 * 1024;
+
+/// What rendering and tokenising a prompt takes at once, in times its length: its values, what the
+/// template is given of them, the text that it makes, and the tokens.
+const TEXT_TIMES: usize = 6;
+
+/// Bytes of a key, once in the list that grows and once in the one that is kept.
+const KEY_BYTES: usize = 2 * size_of::<BlockKey>();
 
 /// Longest text of a number or a flag; whatever is longer is neither.
 const LONGEST_OPTION: usize = 64;
@@ -34,97 +48,140 @@ enum Asked<'a> {
     /// Plain text, or several; never none.
     Texts(Vec<Cow<'a, str>>),
     /// Token ids, or several lists of them.
-    Ids(Vec<Vec<u32>>),
+    Ids(Vec<TokenIds<'a>>),
     /// What cannot be held as values, is of no known shape, or goes on from what an engine keeps.
     Unread,
 }
 
-/// A request's prompts as token ids.
-struct Tokens<'a> {
-    /// The first prompt's.
-    ids: Cow<'a, [u32]>,
-    /// How many of them, from the first, keys may be made of.
-    keyed: usize,
+/// A request's prompts as tokens.
+struct Tokens {
+    /// The keys of the first prompt, in each token unit, and the tokens behind them.
+    keys: Vec<(KeyList, Box<[u32]>)>,
     /// Tokens of all prompts.
     count: usize,
+    /// Whether the keys go to the last of them.
+    whole: bool,
 }
 
-impl<'a> Tokens<'a> {
-    /// `None` of no prompt at all.
-    fn of(prompts: impl IntoIterator<Item = Cow<'a, [u32]>>) -> Option<Self> {
-        let mut prompts = prompts.into_iter();
-        let ids = prompts.next()?;
-        let count = ids.len() + prompts.map(|p| p.len()).sum::<usize>();
-        Some(Self { keyed: ids.len(), ids, count })
-    }
+/// What routing needs to know of a prompt.
+#[derive(Default)]
+pub(crate) struct Keyed {
+    pub(crate) prompt: Option<Prompt>,
+    /// Where it ends, if an answer's keys can go on from there.
+    pub(crate) end: Option<PromptEnd>,
+    /// What is reserved for its keys.
+    pub(crate) memory: Memory,
+}
+
+/// What keys are made with.
+#[derive(Clone, Copy)]
+pub(crate) struct Means<'a> {
+    pub(crate) region_secret: &'a [u8],
+    /// The memory for what is made of bodies.
+    pub(crate) memory: &'a Arc<Semaphore>,
+    /// Bytes that may be tokenised that were not before.
+    pub(crate) budget: usize,
+}
+
+/// How keys of tokens are made.
+#[derive(Clone, Copy)]
+struct Keyer<'a> {
+    model: Option<&'a ModelView>,
+    space: KeySpace,
 }
 
 /// What routing needs to know of the prompt: of several, the length of all and the keys of the
-/// first; and where it ends, if an answer's keys can go on from there. At most `budget` bytes are
-/// tokenised that were not before.
+/// first. A prompt that there is no memory to make keys of has none.
 ///
 /// # Errors
 /// The budget does not suffice.
 pub(crate) fn prompt_of(
     view: &BodyView<'_>,
     model: Option<&ModelView>,
-    region_secret: &[u8],
-    budget: usize,
-) -> Result<(Prompt, Option<PromptEnd>), TooLong> {
+    means: Means<'_>,
+) -> Result<Keyed, TooLong> {
+    let Means { region_secret, memory, budget } = means;
     let salt = view.cache_salt.as_deref();
     let space = match model {
         Some(model) => model.key_space(region_secret, salt),
         None => KeySpace::new(region_secret, &ModelId::new(&*view.model), None, salt),
     };
+    let Ok(mut memory) = Memory::reserved(needed(view, model), memory) else {
+        return Ok(unkeyed(view));
+    };
     let folder = model.and_then(|m| m.folder.as_deref());
+    let keyer = Keyer { model, space };
     let asked = asked(view, folder);
     let tokens = match (&asked, folder) {
-        (Asked::Ids(lists), _) => Tokens::of(lists.iter().map(|ids| Cow::from(ids.as_slice()))),
-        (Asked::Chat(chat, more), Some(folder)) => chat_tokens(chat, *more, folder, budget)?,
-        (Asked::Texts(texts), Some(folder)) => text_tokens(texts, view, folder, budget)?,
+        (Asked::Ids(lists), _) => keyer.ids(lists),
+        (Asked::Chat(chat, more), Some(folder)) => keyer.chat(chat, *more, folder, budget)?,
+        (Asked::Texts(texts), Some(folder)) => keyer.texts(texts, view, folder, budget)?,
         (Asked::Unread, _) | (_, None) => None,
     };
-    let mut keys = Vec::new();
-    if let (Some(tokens), Some(model)) = (&tokens, model) {
-        let keyed = &tokens.ids[..tokens.keyed.min(tokens.ids.len())];
-        keys.extend(
-            model
-                .token_units
-                .iter()
-                .map(|&unit| KeyList { unit, keys: space.keys(keyed, unit.size()).into() }),
-        );
-    }
-    let end = match (&tokens, model) {
-        (Some(tokens), Some(model)) => prompt_end(view, tokens, model, space, &keys),
-        _ => None,
-    };
+    let count = tokens.as_ref().map(|tokens| tokens.count);
+    let whole = tokens.as_ref().is_some_and(|tokens| tokens.whole);
+    let (mut keys, tails): (Vec<_>, Vec<_>) =
+        tokens.map(|tokens| tokens.keys).unwrap_or_default().into_iter().unzip();
+    let end = model.filter(|_| whole).and_then(|m| prompt_end(view, m, space, &keys, tails));
     let text_bytes = if keys.is_empty() || model.is_some_and(|m| m.by_text) {
-        let (text, more) = text_of(view, &asked);
-        let unit = BlockUnit::TEXT;
-        keys.push(KeyList { unit, keys: space.text_keys(&text, unit.size()).into() });
-        text.len() + more
+        let (list, bytes) = text_keys(view, &asked, space);
+        keys.push(list);
+        bytes
     } else {
         view.growing().len()
     };
-    let count = tokens.map_or(text_bytes / BYTES_PER_TOKEN, |t| t.count);
-    let prompt = Prompt { tokens: saturated(count), text_bytes: saturated(text_bytes), keys };
-    Ok((prompt, end))
+    drop(asked);
+    memory.shrink(keys.iter().map(|list| size_of_val(&*list.keys)).sum());
+    let tokens = saturated(count.unwrap_or(text_bytes / BYTES_PER_TOKEN));
+    let prompt = Prompt { tokens, text_bytes: saturated(text_bytes), keys };
+    Ok(Keyed { prompt: Some(prompt), end, memory })
+}
+
+/// Bytes that are taken for a while to key a prompt, if these are many.
+fn needed(view: &BodyView<'_>, model: Option<&ModelView>) -> usize {
+    let length: usize = view.prompt_bytes().map(<[u8]>::len).sum();
+    if length <= UNCOUNTED_BYTES {
+        return 0;
+    }
+    let units = model.map(|m| m.token_units.as_slice()).unwrap_or_default();
+    let keys = |unit: &BlockUnit, most: usize| most / unit.size().max(1) as usize * KEY_BYTES;
+    let by_text = keys(&BlockUnit::TEXT, length);
+    let is_ids = match view.kind() {
+        RouteKind::Generate => true,
+        RouteKind::Completions => matches!(view.growing().as_bytes(), [b'[', ..]),
+        _ => false,
+    };
+    if is_ids {
+        let most = model.map_or(0, |m| m.longest.min(length / 2));
+        by_text + units.iter().map(|unit| keys(unit, most)).sum::<usize>()
+    } else {
+        by_text + TEXT_TIMES * length
+    }
+}
+
+/// A prompt of which only the length is known.
+fn unkeyed(view: &BodyView<'_>) -> Keyed {
+    let bytes = view.growing().len();
+    let tokens = saturated(bytes / BYTES_PER_TOKEN);
+    let prompt = Prompt { tokens, text_bytes: saturated(bytes), keys: Vec::new() };
+    Keyed { prompt: Some(prompt), ..Keyed::default() }
 }
 
 /// Where a prompt ends that has one answer and is keyed to its last token.
 fn prompt_end(
     view: &BodyView<'_>,
-    tokens: &Tokens<'_>,
     model: &ModelView,
     space: KeySpace,
     keys: &[KeyList],
+    tails: Vec<Box<[u32]>>,
 ) -> Option<PromptEnd> {
     let folder = Arc::clone(model.folder.as_ref()?);
     let one_answer = view.n.unwrap_or(1).max(view.best_of.unwrap_or(1)) <= 1;
-    if !one_answer || tokens.keyed < tokens.count {
+    if !one_answer {
         return None;
     }
-    PromptEnd::new(folder, space, &tokens.ids, keys, view.max_tokens)
+    let units = keys.iter().zip(tails).map(|(list, tail)| UnitEnd::new(list, tail)).collect();
+    PromptEnd::new(folder, space, units, view.max_tokens)
 }
 
 fn saturated(count: usize) -> u32 {
@@ -171,61 +228,128 @@ fn first_conversation(mut body: Value) -> Option<(Value, usize)> {
     Some((body, lists.map(text).sum()))
 }
 
-/// The bytes that stand for a prompt without a tokenizer: of several, the first one's, and how
-/// many bytes the others have.
-fn text_of(view: &BodyView<'_>, asked: &Asked<'_>) -> (Vec<u8>, usize) {
-    match asked {
-        Asked::Chat(chat, more) => (canonical_text(chat, true), *more),
-        Asked::Texts(texts) => {
-            let (first, others) = texts.split_first().map_or(("", &[][..]), |(f, o)| (&**f, o));
-            (first.as_bytes().to_vec(), others.iter().map(|text| text.len()).sum())
+/// The keys of the text that stands for a prompt without a tokenizer, of several that of the first
+/// one; and how many bytes all have.
+fn text_keys(view: &BodyView<'_>, asked: &Asked<'_>, space: KeySpace) -> (KeyList, usize) {
+    let unit = BlockUnit::TEXT;
+    let (keys, bytes) = match asked {
+        Asked::Chat(chat, more) => {
+            let text = canonical_text(chat, true);
+            (space.text_keys(&text, unit.size()), text.len() + more)
         }
-        Asked::Ids(_) | Asked::Unread => (view.prompt_bytes(), 0),
+        Asked::Texts(texts) => {
+            let first = texts.first().map_or(&b""[..], |text| text.as_bytes());
+            (space.text_keys(first, unit.size()), texts.iter().map(|text| text.len()).sum())
+        }
+        Asked::Ids(_) | Asked::Unread => {
+            let length = view.prompt_bytes().map(<[u8]>::len).sum();
+            let mut writer = space.text_writer(unit.size()).expecting(length);
+            view.prompt_bytes().for_each(|piece| writer.write(piece));
+            (writer.finish().0, length)
+        }
+    };
+    (KeyList { unit, keys: keys.into() }, bytes)
+}
+
+impl Keyer<'_> {
+    fn units(&self) -> &[BlockUnit] {
+        self.model.map(|model| model.token_units.as_slice()).unwrap_or_default()
+    }
+
+    /// Tokens of which the longest prompt may have keys.
+    fn longest(&self) -> usize {
+        self.model.map_or(0, |model| model.longest)
+    }
+
+    /// Tokens that are there, of which the first may have keys, as a part of all.
+    fn tokens(&self, ids: &[u32], keyed: usize, count: usize) -> Tokens {
+        let keyed = &ids[..keyed.min(ids.len()).min(self.longest())];
+        let list = |&unit: &BlockUnit| {
+            let keys = self.space.keys(keyed, unit.size());
+            let tail = keyed[keys.len() * unit.size() as usize..].into();
+            (KeyList { unit, keys: keys.into() }, tail)
+        };
+        let keys = self.units().iter().map(list).collect();
+        Tokens { keys, count, whole: keyed.len() >= count }
+    }
+
+    /// Token ids, keyed as they are read. `None` if they are none, or no lists at all.
+    fn ids(&self, lists: &[TokenIds<'_>]) -> Option<Tokens> {
+        let (first, others) = lists.split_first()?;
+        let expected = first.at_most() * size_of::<u32>();
+        let writer = |&unit: &BlockUnit| {
+            (unit, self.space.token_writer(unit.size(), self.longest()).expecting(expected))
+        };
+        let mut writers: Vec<_> = self.units().iter().map(writer).collect();
+        let keyed = first.read(|id| {
+            for (_, writer) in &mut writers {
+                writer.write_token(id);
+            }
+        })?;
+        let mut count = keyed;
+        for list in others {
+            count += list.read(|_| ())?;
+        }
+        let list = |(unit, writer): (BlockUnit, KeyWriter)| {
+            let (keys, tail) = writer.finish();
+            (KeyList { unit, keys: keys.into() }, tail)
+        };
+        let whole = count <= keyed.min(self.longest());
+        Some(Tokens { keys: writers.into_iter().map(list).collect(), count, whole })
+    }
+
+    /// The tokens of a chat; those of other conversations by their length.
+    fn chat(
+        &self,
+        chat: &Value,
+        more: usize,
+        folder: &ModelFolder,
+        budget: usize,
+    ) -> Result<Option<Tokens>, TooLong> {
+        let rendered = ChatRequest::from_body(chat).and_then(|request| folder.render(&request));
+        let Ok(rendered) = rendered else { return Ok(None) };
+        within(budget, folder, [&*rendered.text])?;
+        let Ok(prompt) = folder.tokenize_rendered(&rendered) else { return Ok(None) };
+        let count = prompt.tokens.len() + more.div_ceil(BYTES_PER_TOKEN);
+        Ok(Some(self.tokens(&prompt.tokens, prompt.keyed_tokens, count)))
+    }
+
+    /// The tokens of plain text.
+    fn texts(
+        &self,
+        texts: &[Cow<'_, str>],
+        view: &BodyView<'_>,
+        folder: &ModelFolder,
+        budget: usize,
+    ) -> Result<Option<Tokens>, TooLong> {
+        within(budget, folder, texts.iter().map(Cow::as_ref))?;
+        let is_short = |raw: &&str| raw.len() <= LONGEST_OPTION;
+        let given = |field| {
+            view.raw(field).filter(is_short).and_then(|raw| serde_json::from_str::<Value>(raw).ok())
+        };
+        let options = json!({
+            "add_special_tokens": given(Field::AddSpecialTokens),
+            "truncate_prompt_tokens": given(Field::TruncatePromptTokens),
+        });
+        let tokens = |text: &Cow<'_, str>| folder.tokenize_prompt(&options, text).ok();
+        let Some((first, others)) = texts.split_first() else { return Ok(None) };
+        let Some(ids) = tokens(first) else { return Ok(None) };
+        let mut count = ids.len();
+        for text in others {
+            let Some(ids) = tokens(text) else { return Ok(None) };
+            count += ids.len();
+        }
+        Ok(Some(self.tokens(&ids, ids.len(), count)))
     }
 }
 
-/// The tokens of a chat; those of other conversations by their length.
-fn chat_tokens(
-    chat: &Value,
-    more: usize,
-    folder: &ModelFolder,
-    budget: usize,
-) -> Result<Option<Tokens<'static>>, TooLong> {
-    let rendered = ChatRequest::from_body(chat).and_then(|request| folder.render(&request));
-    let Ok(rendered) = rendered else { return Ok(None) };
-    within(budget, folder, [&*rendered.text])?;
-    let Ok(prompt) = folder.tokenize_rendered(&rendered) else { return Ok(None) };
-    let count = prompt.tokens.len() + more.div_ceil(BYTES_PER_TOKEN);
-    Ok(Some(Tokens { keyed: prompt.keyed_tokens, ids: prompt.tokens.into(), count }))
-}
-
 /// A prompt of token ids alone. With other parts, blocks have keys of their own in the engine.
-fn given_ids(view: &BodyView<'_>) -> Option<Vec<u32>> {
+fn given_ids<'a>(view: &BodyView<'a>) -> Option<TokenIds<'a>> {
     let is_given = |field| view.raw(field).is_some_and(|raw| raw != "null");
     if is_given(Field::Features) || is_given(Field::ContentParts) {
         return None;
     }
-    serde_json::from_str(view.raw(Field::TokenIds)?).ok()
-}
-
-fn text_tokens(
-    texts: &[Cow<'_, str>],
-    view: &BodyView<'_>,
-    folder: &ModelFolder,
-    budget: usize,
-) -> Result<Option<Tokens<'static>>, TooLong> {
-    within(budget, folder, texts.iter().map(Cow::as_ref))?;
-    let is_short = |raw: &&str| raw.len() <= LONGEST_OPTION;
-    let given = |field| {
-        view.raw(field).filter(is_short).and_then(|raw| serde_json::from_str::<Value>(raw).ok())
-    };
-    let options = json!({
-        "add_special_tokens": given(Field::AddSpecialTokens),
-        "truncate_prompt_tokens": given(Field::TruncatePromptTokens),
-    });
-    let prompts: Result<Vec<Vec<u32>>, _> =
-        texts.iter().map(|text| folder.tokenize_prompt(&options, text)).collect();
-    Ok(prompts.ok().and_then(|prompts| Tokens::of(prompts.into_iter().map(Cow::from))))
+    view.raw(Field::TokenIds).map(TokenIds::new)
 }
 
 fn within<'a>(

@@ -40,6 +40,7 @@ mod keys;
 mod lease;
 mod limits;
 mod lookup;
+mod memory;
 mod metrics;
 mod models;
 mod owners;

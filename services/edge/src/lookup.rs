@@ -154,7 +154,7 @@ impl Lookup<'_> {
     async fn send(&self, backend: &Backend, request: &str) -> Option<Response<UpstreamBody>> {
         let key = self.gateway.fleet.current().key(&backend.id);
         let make = || {
-            let (mut head, body) = Request::new(Outgoing::Whole(None)).into_parts();
+            let (mut head, body) = Request::new(Outgoing::empty()).into_parts();
             head.method = self.method.clone();
             head.uri = Uri::from(self.target.clone());
             let id = HeaderValue::from_str(request);

@@ -103,6 +103,8 @@ pub(crate) struct Families {
     pub(crate) overhead: Histogram,
     /// Rendering, tokenising and hashing of one prompt.
     pub(crate) tokenize: Histogram,
+    /// Long prompts that there was no memory to make keys of.
+    pub(crate) unkeyed: IntCounter,
     /// Answers that filled blocks, by what became of their keys.
     pub(crate) answers: AnswerCounters,
     /// Requests open now.
@@ -192,6 +194,10 @@ impl Default for Families {
                 "Time in the gateway until an engine was sent the request.",
             ),
             tokenize: histogram("tokenize_seconds", "Rendering, tokenising and hashing a prompt."),
+            unkeyed: counter(
+                "prompts_without_keys_total",
+                "Long prompts routed without keys, as there was no memory to make them.",
+            ),
             answers: AnswerCounters::default(),
             in_flight: valid(IntGauge::with_opts(opts("requests_in_flight", "Requests open now."))),
             keys: valid(IntGauge::with_opts(opts("keys", "API keys that are known."))),
@@ -244,6 +250,7 @@ impl Families {
             Box::new(self.keys.clone()),
             Box::new(self.tenants.clone()),
             Box::new(self.backends_without_key.clone()),
+            Box::new(self.unkeyed.clone()),
             Box::new(self.engine_unauthorized.clone()),
             Box::new(self.connections.clone()),
             Box::new(self.upstream_cancelled.clone()),

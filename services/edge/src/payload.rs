@@ -3,18 +3,17 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use domain::ErrorCode;
 use openai_api::{ApiError, FormFault};
 use parking_lot::Mutex;
 
 use crate::refusal::Refusal;
-use crate::upstream::{BodyFault, Outgoing, StreamedBody};
+use crate::upstream::{BodyFault, Outgoing, Pieces, StreamedBody};
 
 /// A request's body as the edge has it.
 pub(crate) enum Payload {
     /// Whole: every engine can be sent it.
-    Held(Bytes),
+    Held(Pieces),
     /// Still coming: the first engine that takes it has all of it.
     Streamed(Streamed),
 }
@@ -40,17 +39,13 @@ impl Payload {
 
     /// Puts another text in the place of a range, which has come already.
     pub(crate) fn replace(&mut self, at: Range<usize>, with: &str) {
-        let edit = |bytes: &[u8]| {
-            let (before, after) = (&bytes[..at.start], &bytes[at.end..]);
-            Bytes::from([before, with.as_bytes(), after].concat())
-        };
         match self {
-            Payload::Held(bytes) => *bytes = edit(bytes),
+            Payload::Held(pieces) => pieces.replace(at, with),
             Payload::Streamed(streamed) => {
                 if let Some(body) = streamed.body.get_mut() {
-                    body.held = edit(&body.held);
                     let change = |left: u64| left + with.len() as u64 - at.len() as u64;
                     body.left = body.left.map(change);
+                    body.held.replace(at, with);
                 }
             }
         }

@@ -7,14 +7,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use domain::{ErrorCode, ModelId, Prompt};
 use openai_api::{ApiError, BodyView, Field, FormModel, RouteKind, Splice};
+use tokio::sync::Semaphore;
 
 use crate::aliases::{self, Aliases, digest};
 use crate::answer::PromptEnd;
 use crate::fleet::{FleetView, ModelView};
 use crate::guard;
-use crate::keys::{self, TooLong};
+use crate::keys::{self, Keyed, Means, TooLong};
+use crate::memory::{self, Full, Memory};
 use crate::payload::Payload;
 use crate::tenant::Tenant;
+use crate::upstream::Pieces;
 
 /// Longest name of a model that no backend lists. Names are kept in logs and traces, and a client
 /// makes them as long as a body.
@@ -41,6 +44,8 @@ pub(crate) struct Prepared {
     pub(crate) previous: Option<Box<str>>,
     /// What rendering, tokenising and hashing took.
     pub(crate) keys_took: Option<Duration>,
+    /// The memory that the keys are counted in.
+    pub(crate) _keys_memory: Memory,
 }
 
 /// Why a body was not prepared.
@@ -50,6 +55,14 @@ pub(crate) enum Unprepared {
     TooLong,
     /// It is malformed, or names a model that the tenant may not use.
     Refused(ApiError),
+    /// There is no memory for the edited body.
+    Full,
+}
+
+impl From<Full> for Unprepared {
+    fn from(_: Full) -> Self {
+        Self::Full
+    }
 }
 
 impl From<TooLong> for Unprepared {
@@ -64,6 +77,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) tenant: &'a Tenant,
     pub(crate) aliases: &'a Aliases,
     pub(crate) region_secret: &'a [u8],
+    /// The memory for what is made of bodies.
+    pub(crate) memory: &'a Arc<Semaphore>,
 }
 
 /// Reads a body. Takes time in proportion to its length, most of it for what is tokenised:
@@ -72,27 +87,31 @@ pub(crate) struct Desk<'a> {
 /// # Errors
 /// [`Unprepared`].
 pub(crate) fn prepare(
-    body: &Bytes,
+    body: Bytes,
     kind: RouteKind,
     desk: &Desk<'_>,
     budget: usize,
 ) -> Result<Prepared, Unprepared> {
-    let view = BodyView::parse(body, kind).map_err(|e| Unprepared::Refused(e.into()))?;
+    let view = BodyView::parse(&body, kind).map_err(|e| Unprepared::Refused(e.into()))?;
     let policies = desk.tenant.fields();
     let removals = guard::check(&view, policies).map_err(Unprepared::Refused)?;
-    if let Some(stripped) = removals.without(&view, policies) {
-        return prepare(&stripped, kind, desk, budget);
+    if let Some(pieces) = removals.without((&view, &body), policies) {
+        // What is taken out must not be read either, and is let go.
+        let stripped = memory::joined(&pieces, desk.memory)?;
+        drop((removals, view));
+        drop((pieces, body));
+        return prepare(stripped, kind, desk, budget);
     }
     let talk = || aliases::conversation(&view) ^ digest(desk.tenant.id().as_str().as_bytes());
     let (id, model, replaced) = model_for(&view.model, desk, talk).map_err(Unprepared::Refused)?;
     let started = lifecycle::monotonic();
-    let prompt = kind
+    let means = Means { region_secret: desk.region_secret, memory: desk.memory, budget };
+    let keyed = kind
         .is_prefix_routed()
-        .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), desk.region_secret, budget))
+        .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), means))
         .transpose()?;
-    let (prompt, prompt_end) = prompt.unzip();
-    let prompt_end = prompt_end.flatten();
-    let keys_took = prompt.is_some().then(|| lifecycle::monotonic() - started);
+    let keys_took = keyed.is_some().then(|| lifecycle::monotonic() - started);
+    let Keyed { prompt, end, memory } = keyed.unwrap_or_default();
     let sent = id.clone();
     Ok(Prepared {
         model: id,
@@ -100,22 +119,23 @@ pub(crate) fn prepare(
         kind,
         stream: view.stream && kind.is_prefix_routed(),
         usage_injected: view.can_inject_usage(),
-        body: Payload::Held(edited(&view, body, replaced.then_some(&sent))),
+        body: Payload::Held(edited(&view, &body, replaced.then_some(&sent))),
         prompt,
-        prompt_end: prompt_end.map(Arc::new),
+        prompt_end: end.map(Arc::new),
         max_output_tokens: max_output_tokens(&view),
         previous: previous(&view),
         keys_took,
+        _keys_memory: memory,
     })
 }
 
 /// The body as the engine gets it.
-fn edited(view: &BodyView<'_>, body: &Bytes, model: Option<&ModelId>) -> Bytes {
+fn edited(view: &BodyView<'_>, body: &Bytes, model: Option<&ModelId>) -> Pieces {
     let mut splice = Splice::new(view).include_usage();
     if let Some(model) = model {
         splice = splice.set_text(Field::Model, model.as_str());
     }
-    if splice.is_empty() { body.clone() } else { splice.finish() }
+    if splice.is_empty() { body.clone().into() } else { splice.pieces(body).into() }
 }
 
 /// A form of which the model is known. Of several models by one alias each form draws its own.
@@ -150,6 +170,7 @@ pub(crate) fn unread(model: &str, body: Payload, fleet: &FleetView) -> Prepared 
         max_output_tokens: None,
         previous: None,
         keys_took: None,
+        _keys_memory: Memory::default(),
     }
 }
 

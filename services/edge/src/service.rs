@@ -23,8 +23,9 @@ use crate::config::Config;
 use crate::engine_keys::EngineKeys;
 use crate::error::Error;
 use crate::fleet::FleetWatch;
-use crate::gateway::{BODY_STEP, Gateway, Heavy};
+use crate::gateway::{Gateway, Heavy};
 use crate::headers::RequestIds;
+use crate::memory::STEP;
 use crate::metrics::Families;
 use crate::reload::Reload;
 use crate::server::Server;
@@ -99,7 +100,7 @@ impl Config {
             owners: Arc::default(),
             answers,
             heavy: Heavy::new(workers),
-            body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(BODY_STEP))),
+            body_memory: Arc::new(Semaphore::new(self.body_memory_bytes.div_ceil(STEP))),
             drain,
             spawner: deps.spawner.clone(),
             cut: Arc::default(),

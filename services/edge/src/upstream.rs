@@ -9,6 +9,7 @@ mod body;
 mod connect;
 mod outgoing;
 mod pace;
+mod pieces;
 mod pool;
 mod upgrade;
 
@@ -27,6 +28,7 @@ pub(crate) use self::body::UpstreamBody;
 use self::connect::{Connector, Live, drive};
 pub(crate) use self::outgoing::{BodyFault, Outgoing, StreamedBody};
 pub(crate) use self::pace::ClientPace;
+pub(crate) use self::pieces::Pieces;
 use self::pool::{Host, Hosts};
 pub(crate) use self::upgrade::Switched;
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{MOST_VALUES, PromptField};
+use super::{MOST_VALUES, PromptField, TokenIds};
 use crate::json::{Cursor, Malformed, StringSpan, items};
 
 /// A switch inside an options object.
@@ -173,11 +173,8 @@ pub(super) fn prompt(raw: &str) -> PromptField<'_> {
     };
     let read = match first.and_then(|item| item.bytes().next()) {
         Some(b'"') => prompts(raw, text).map(PromptField::Texts),
-        // Ids take little more memory than they have text.
-        Some(b'0'..=b'9') => serde_json::from_str(raw).ok().map(PromptField::Tokens),
-        Some(b'[') => {
-            prompts(raw, |ids| serde_json::from_str(ids).ok()).map(PromptField::TokenLists)
-        }
+        Some(b'0'..=b'9') => Some(PromptField::Tokens(TokenIds::new(raw))),
+        Some(b'[') => prompts(raw, |ids| Some(TokenIds::new(ids))).map(PromptField::TokenLists),
         _ => None,
     };
     read.unwrap_or(PromptField::Unreadable)

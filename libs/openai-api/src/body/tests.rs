@@ -95,6 +95,10 @@ fn a_chat_without_messages_is_refused_only_where_the_list_is_there_and_empty() {
     assert!(BodyView::parse(body, RouteKind::ByLoad).is_ok());
 }
 
+fn prompt_bytes(body: &str) -> Vec<u8> {
+    chat(body).prompt_bytes().collect::<Vec<_>>().concat()
+}
+
 #[test]
 fn a_prompt_of_too_many_values_is_not_parsed_and_still_has_its_bytes() {
     let of = |messages: usize| {
@@ -103,7 +107,7 @@ fn a_prompt_of_too_many_values_is_not_parsed_and_still_has_its_bytes() {
     assert!(chat(&of(1000)).value().is_some());
     let body = of(MOST_VALUES / 2 + 1);
     assert!(chat(&body).value().is_none());
-    assert!(chat(&body).prompt_bytes().len() > MOST_VALUES);
+    assert!(prompt_bytes(&body).len() > MOST_VALUES);
 }
 
 #[test]
@@ -120,7 +124,8 @@ fn prompts_that_are_too_many_are_not_read() {
         assert_eq!(read::prompt(&more), PromptField::Unreadable, "{item}");
     }
     let long = of("7", 2 * MOST_VALUES);
-    assert_eq!(read::prompt(&long), PromptField::Tokens(vec![7; 2 * MOST_VALUES]));
+    let PromptField::Tokens(ids) = read::prompt(&long) else { panic!("ids") };
+    assert_eq!(ids.read(|id| assert_eq!(id, 7)), Some(2 * MOST_VALUES));
 }
 
 #[test]
@@ -162,14 +167,35 @@ fn every_shape_of_a_prompt_is_read() {
     }
     assert_eq!(prompt(r#""a\u0062""#), PromptField::Text("ab".into()));
     assert_eq!(prompt(r#"["a", "b"]"#), PromptField::Texts(vec!["a".into(), "b".into()]));
-    assert_eq!(prompt("[ 1, 2]"), PromptField::Tokens(vec![1, 2]));
-    assert_eq!(prompt("[[1],[2,3]]"), PromptField::TokenLists(vec![vec![1], vec![2, 3]]));
+    assert_eq!(prompt("[ 1, 2]"), PromptField::Tokens(TokenIds::new("[ 1, 2]")));
+    let lists = ["[1]", "[2,3]"].map(TokenIds::new).to_vec();
+    assert_eq!(prompt("[[1],[2,3]]"), PromptField::TokenLists(lists));
     assert_eq!(prompt("null"), PromptField::None);
-    for odd in ["[]", "[1,\"a\"]", "[1.5]", "[-1]", "{}", "7", r#""\ud800""#, "[null]"] {
+    for odd in ["[]", "[-1]", "{}", "7", r#""\ud800""#, "[null]"] {
         assert_eq!(prompt(odd), PromptField::Unreadable, "{odd}");
     }
     let view = BodyView::parse(br#"{"model":"m","prompt":[7]}"#, RouteKind::Completions);
-    assert_eq!(view.expect("a body that is fine").prompt(), PromptField::Tokens(vec![7]));
+    assert_eq!(
+        view.expect("a body that is fine").prompt(),
+        PromptField::Tokens(TokenIds::new("[7]"))
+    );
+}
+
+#[test]
+fn token_ids_are_read_one_by_one_and_are_no_more_than_is_told() {
+    let read = |json: &str| {
+        let (ids, mut read) = (TokenIds::new(json), Vec::new());
+        let count = ids.read(|id| read.push(id))?;
+        assert!(count <= ids.at_most(), "{json}");
+        assert_eq!(count, read.len());
+        Some(read)
+    };
+    for json in ["[]", "[ ]", "[1]", " [1,2, 3 ]\n", "[0,4294967295]"] {
+        assert_eq!(read(json), serde_json::from_str(json).ok(), "{json}");
+    }
+    for odd in ["[1,\"a\"]", "[1.5]", "[-1]", "[4294967296]", "[1]]", "[1", "null", "7", "[[1]]"] {
+        assert_eq!(read(odd), None, "{odd}");
+    }
 }
 
 #[test]
@@ -191,7 +217,7 @@ fn text_that_cannot_be_rendered_still_gives_bytes_that_grow_from_turn_to_turn() 
     let second = r#"{"messages":[{"role":"user","content":"\ud800"},{"role":"user","content":"b"}],
                      "tools":[1],"model":"m","n":1}"#;
     assert_eq!(chat(first).value(), None);
-    let (first, second) = (chat(first).prompt_bytes(), chat(second).prompt_bytes());
+    let (first, second) = (prompt_bytes(first), prompt_bytes(second));
     assert!(second.starts_with(&first));
     assert!(first.ends_with(br#""content":"\ud800"}"#));
 }

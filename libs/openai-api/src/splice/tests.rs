@@ -29,6 +29,20 @@ fn values_that_are_not_edited_keep_every_byte() {
 }
 
 #[test]
+fn pieces_are_parts_of_the_body_and_what_is_new() {
+    let body = Bytes::from(r#"{"n":1,"model":"m","priority":2,"stream":true,"messages":[7]}"#);
+    let parsed = BodyView::parse(&body, RouteKind::Chat).expect("a body that is fine");
+    let within = |piece: &Bytes| body.as_ptr_range().contains(&piece.as_ptr());
+    let edit = || Splice::new(&parsed).set_text(Field::Model, "o").remove(Field::Priority);
+    for (splice, new) in [(edit(), 1), (edit().include_usage(), 2), (Splice::new(&parsed), 0)] {
+        let pieces = splice.clone().pieces(&body);
+        assert_eq!(pieces.concat(), splice.finish());
+        assert!(pieces.iter().all(|piece| !piece.is_empty()));
+        assert_eq!(pieces.iter().filter(|piece| !within(piece)).count(), new);
+    }
+}
+
+#[test]
 fn of_two_edits_of_one_field_the_last_counts() {
     let parsed = view(r#"{"model":"m","n":1}"#);
     let edit = || Splice::new(&parsed).set(Field::N, "2");

@@ -191,6 +191,15 @@ fn tokenising_is_linear_where_nothing_can_be_cut() {
 }
 
 #[test]
+fn the_tokens_of_a_long_text_have_no_more_room_than_it_has_bytes() {
+    // Letters that no token is longer than a byte of.
+    let text = "\u{10348} \u{10349} ".repeat(20_000);
+    let tokens = BUILTIN.encode(&text, false).unwrap();
+    assert!(tokens.len() > text.len() / 3 * 2, "{} of {}", tokens.len(), text.len());
+    assert!(tokens.capacity() <= text.len(), "{} of {}", tokens.capacity(), text.len());
+}
+
+#[test]
 fn a_piece_too_long_for_the_tokenizers_memory_is_refused_and_a_long_text_is_not() {
     let text = "x".repeat(MAX_PIECE_BYTES + 1);
     assert_eq!(BUILTIN.encode(&text, false), Err(RenderError::TooLong));

@@ -20,7 +20,12 @@ fn lists(tokens: &[u32], sizes: &[u32]) -> Vec<KeyList> {
 
 fn end(prompt: &[u32], sizes: &[u32]) -> PromptEnd {
     let keys = lists(prompt, sizes);
-    PromptEnd::new(ModelFolder::builtin(), space(), prompt, &keys, None).unwrap()
+    PromptEnd::new(ModelFolder::builtin(), space(), ends(prompt, &keys), None).unwrap()
+}
+
+fn ends(prompt: &[u32], keys: &[KeyList]) -> Vec<UnitEnd> {
+    let tail = |list: &KeyList| prompt[list.keys.len() * list.unit.size() as usize..].into();
+    keys.iter().map(|list| UnitEnd::new(list, tail(list))).collect()
 }
 
 fn pieces(text: &str) -> Text {
@@ -91,10 +96,11 @@ fn a_whole_answer_is_read_with_its_escapes() {
 fn an_answer_that_cannot_fill_a_block_is_not_followed() {
     let prompt = tokens(&words(6));
     let keys = lists(&prompt, &[16]);
-    let limited = |max| PromptEnd::new(ModelFolder::builtin(), space(), &prompt, &keys, Some(max));
+    let limited =
+        |max| PromptEnd::new(ModelFolder::builtin(), space(), ends(&prompt, &keys), Some(max));
     assert_eq!(prompt.len(), 12);
     assert!(limited(4).is_none());
     assert!(limited(5).is_some());
-    let none = PromptEnd::new(ModelFolder::builtin(), space(), &prompt, &[], None);
+    let none = PromptEnd::new(ModelFolder::builtin(), space(), Vec::new(), None);
     assert!(none.is_none());
 }

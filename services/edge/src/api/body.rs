@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::intake::{Gathered, Intake, Memory};
+use super::intake::{Gathered, Intake};
 use crate::payload;
 use crate::refusal::Refusal;
 use crate::upstream::BodyFault;
@@ -28,10 +28,7 @@ const WHOLE: u32 = 10;
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// Reads a whole body.
-pub(super) async fn read(
-    body: &mut Incoming,
-    intake: Intake<'_>,
-) -> Result<(Bytes, Memory), Refusal> {
+pub(super) async fn read(body: &mut Incoming, intake: Intake<'_>) -> Result<Bytes, Refusal> {
     let refuse = |fault| payload::refusal(fault, intake.limit);
     let announced = announced(body);
     let mut gathered = Gathered::new(intake, announced)?;

@@ -12,7 +12,7 @@ use openai_api::{ApiError, FormModel, FormScanner};
 use tokio::time::timeout;
 
 use super::body::{self, Pace};
-use super::intake::{Gathered, Intake, Memory};
+use super::intake::{Gathered, Intake};
 use crate::payload::{self, Payload};
 use crate::refusal::Refusal;
 use crate::timer::Timer;
@@ -27,8 +27,6 @@ const HELD_BYTES: u64 = LOOK_AHEAD_BYTES as u64 + 64 * 1024;
 pub(super) struct Form {
     pub(super) model: FormModel,
     pub(super) payload: Payload,
-    /// The memory of a form that is held whole.
-    pub(super) memory: Memory,
 }
 
 /// Reads a form until its model is known. Of one that goes on, `body` is taken.
@@ -60,13 +58,12 @@ pub(super) async fn read(
             && let Some(rest) = body.take()
         {
             let payload = Payload::streamed(stream(held, scanner, rest, announced, intake));
-            return Ok(Form { model, payload, memory: None });
+            return Ok(Form { model, payload });
         }
     }
     scanner.finish().map_err(|fault| refuse(fault.into()))?;
     let model = scanner.model().cloned().ok_or_else(no_model)?;
-    let (whole, memory) = held.finish();
-    Ok(Form { model, payload: Payload::Held(whole), memory })
+    Ok(Form { model, payload: Payload::Held(held.finish().into()) })
 }
 
 fn stream(
@@ -77,10 +74,8 @@ fn stream(
     intake: Intake<'_>,
 ) -> StreamedBody {
     let room = intake.limit - held.len();
-    let (held, memory) = held.finish();
     StreamedBody {
-        held,
-        memory,
+        held: held.finish().into(),
         rest,
         left,
         room,

@@ -22,6 +22,7 @@ use crate::guard;
 use crate::headers;
 use crate::limits::{Permit, RateState};
 use crate::lookup::Lookup;
+use crate::memory::Full;
 use crate::models;
 use crate::payload::Payload;
 use crate::prepare::{Desk, Prepared, Unprepared, prepare, unread, unread_form};
@@ -29,6 +30,7 @@ use crate::record::Record;
 use crate::refusal::{self, Refusal};
 use crate::response::{EdgeBody, ForwardBody};
 use crate::tenant::Tenant;
+use crate::upstream::Pieces;
 
 /// Bodies up to this length are read and rendered where they arrive: at most a few tenths of a
 /// millisecond, about what moving them to another thread and back costs on a busy machine.
@@ -55,8 +57,6 @@ pub(super) async fn forward(
             Matched::Form(_) => {
                 let form =
                     form::read(&mut body, &head.headers, arrival.intake(record.endpoint)).await?;
-                // The memory is given back when the engine has the body.
-                let _memory = form.memory;
                 let fleet = gateway.fleet.current();
                 let prepared = {
                     let desk = desk(arrival, &fleet, &tenant);
@@ -70,7 +70,7 @@ pub(super) async fn forward(
             }
             _ => {
                 let model = only_model(arrival, &tenant)?;
-                let body = Payload::Held(Bytes::new());
+                let body = Payload::Held(Pieces::default());
                 let fleet = gateway.fleet.current();
                 let prepared = unread(model.id.as_str(), body, &fleet);
                 run(arrival, &tenant, prepared, None, &mut record).await?
@@ -104,10 +104,9 @@ async fn with_body(
     record: &mut Record,
 ) -> Result<Answer, Refusal> {
     let intake = arrival.intake(record.endpoint);
-    // The memory is given back when the engine has the body.
-    let (bytes, _memory) = match body {
+    let bytes = match body {
         Some(body) => body::read(body, intake).await?,
-        None => (Bytes::new(), None),
+        None => Bytes::new(),
     };
     let prepared = prepare_somewhere(arrival, bytes, kind, tenant).await?;
     let owner = match prepared.previous.as_deref() {
@@ -249,33 +248,37 @@ async fn prepare_somewhere(
     let gateway = arrival.gateway;
     let fleet = gateway.fleet.current();
     if bytes.len() <= INLINE_BYTES {
-        match prepare(&bytes, kind, &desk(arrival, &fleet, tenant), INLINE_TOKENIZED_BYTES) {
+        let desk = desk(arrival, &fleet, tenant);
+        match prepare(bytes.clone(), kind, &desk, INLINE_TOKENIZED_BYTES) {
             Ok(prepared) => return Ok(prepared),
             Err(Unprepared::Refused(error)) => return Err(error.into()),
+            Err(Unprepared::Full) => return Err(Full.into()),
             Err(Unprepared::TooLong) => {}
         }
     }
     let internal = || ApiError::new(ErrorCode::Internal, "the gateway failed to read the request");
     let turn = gateway.heavy.turn(bytes.len()).await.ok_or_else(internal)?;
     let (tenant, secret) = (Arc::clone(tenant), gateway.region_secret.clone());
-    let rules = Arc::clone(arrival.rules);
+    let (rules, memory) = (Arc::clone(arrival.rules), Arc::clone(&gateway.body_memory));
     let working = tokio::task::spawn_blocking(move || {
         let (aliases, region_secret) = (&rules.aliases, secret.expose().as_slice());
-        let desk = Desk { fleet: &fleet, tenant: &tenant, aliases, region_secret };
-        let prepared = prepare(&bytes, kind, &desk, usize::MAX);
+        let desk = Desk { fleet: &fleet, tenant: &tenant, aliases, region_secret, memory: &memory };
+        let prepared = prepare(bytes, kind, &desk, usize::MAX);
         drop(turn);
         prepared
     });
     match working.await {
         Ok(Ok(prepared)) => Ok(prepared),
         Ok(Err(Unprepared::Refused(error))) => Err(error.into()),
+        Ok(Err(Unprepared::Full)) => Err(Full.into()),
         Ok(Err(Unprepared::TooLong)) | Err(_) => Err(internal().into()),
     }
 }
 
 fn desk<'a>(arrival: Arrival<'a>, fleet: &'a FleetView, tenant: &'a Tenant) -> Desk<'a> {
     let region_secret = arrival.gateway.region_secret.expose();
-    Desk { fleet, tenant, aliases: &arrival.rules.aliases, region_secret }
+    let memory = &arrival.gateway.body_memory;
+    Desk { fleet, tenant, aliases: &arrival.rules.aliases, region_secret, memory }
 }
 
 fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {
@@ -283,6 +286,10 @@ fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {
     record.model = Some(prepared.model.clone());
     if let Some(view) = &prepared.view {
         record.model_metrics = Arc::clone(&view.metrics);
+    }
+    // Any other prompt has at least a list of none.
+    if prepared.prompt.as_ref().is_some_and(|prompt| prompt.keys.is_empty()) {
+        gateway.families.unkeyed.inc();
     }
     if let Some(took) = prepared.keys_took {
         gateway.families.tokenize.observe(took.as_secs_f64());

@@ -1,20 +1,17 @@
-//! The memory that requests' bodies are read into.
+//! Requests' bodies as they come in.
 //!
-//! It is reserved before it is used: all that was announced before the first byte is read, and of
-//! a body that does not tell its length each step. A body that is large, or may become so, is read
-//! into pages of its own: the system gives them when they are written to and has them back as soon
-//! as the body is gone, while an allocator would keep them for the next one of that size.
+//! Their memory is reserved before it is used: all that was announced before the first byte is
+//! read, and of a body that does not tell its length each step. A body that is large, or may become
+//! so, is read into pages of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use domain::ErrorCode;
-use memmap2::{MmapMut, MmapOptions};
-use openai_api::ApiError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use memmap2::MmapMut;
+use tokio::sync::Semaphore;
 
-use crate::gateway::BODY_STEP;
+use crate::memory::{MOST_ON_HEAP, Memory, pages};
 use crate::payload;
 use crate::refusal::Refusal;
 use crate::upstream::BodyFault;
@@ -22,15 +19,6 @@ use crate::upstream::BodyFault;
 /// Room from the allocator for a body of unknown length that does not come in one piece, which most
 /// such bodies fit in. It is also by how much more is reserved at a time.
 const FIRST_ROOM: usize = 64 * 1024;
-/// A body that announces more than this is read into pages of its own: below, the system's calls
-/// and the faults for each page cost more than what the allocator keeps.
-const MOST_ON_HEAP: usize = 1024 * 1024;
-
-/// When to come back if there was no memory for the body.
-const NO_ROOM_WAIT: Duration = Duration::from_secs(1);
-
-/// Part of the memory for bodies, given back when dropped.
-pub(super) type Memory = Option<OwnedSemaphorePermit>;
 
 /// The bounds within which a body is read.
 #[derive(Clone, Copy)]
@@ -89,8 +77,7 @@ impl<'a> Gathered<'a> {
             Some(_) => return Err(payload::refusal(BodyFault::TooLarge, intake.limit)),
             None => 0,
         };
-        let mut memory = None;
-        reserve(&mut memory, ahead, intake.memory)?;
+        let memory = Memory::reserved(ahead, intake.memory)?;
         Ok(Self { intake, memory, ahead, length: 0, first: Bytes::new(), room: None })
     }
 
@@ -106,12 +93,12 @@ impl<'a> Gathered<'a> {
             return Err(payload::refusal(BodyFault::TooLarge, self.intake.limit));
         }
         if self.length == 0 {
-            reserve(&mut self.memory, length, self.intake.memory)?;
+            self.memory.reserve(length, self.intake.memory)?;
             self.first = piece;
         } else if !piece.is_empty() {
             if length > self.ahead {
                 let wanted = length.next_multiple_of(FIRST_ROOM).min(self.intake.limit);
-                reserve(&mut self.memory, wanted, self.intake.memory)?;
+                self.memory.reserve(wanted, self.intake.memory)?;
             }
             let mut room = match self.room.take() {
                 None => {
@@ -142,56 +129,24 @@ impl<'a> Gathered<'a> {
         Ok(room)
     }
 
-    /// All of it, and the memory that it holds.
-    pub(super) fn finish(self) -> (Bytes, Memory) {
-        let whole = match self.room {
-            None => self.first,
-            Some(Room::Heap(bytes)) => bytes.freeze(),
-            Some(Room::Pages(pages)) => Bytes::from_owner(pages).slice(..self.length),
-        };
-        (whole, self.memory)
+    /// All of it, which holds its memory.
+    pub(super) fn finish(self) -> Bytes {
+        match self.room {
+            None if self.first.is_empty() => self.first,
+            None => self.memory.with(self.first),
+            Some(Room::Heap(bytes)) => self.memory.with(bytes),
+            Some(Room::Pages(pages)) => self.memory.with(pages).slice(..self.length),
+        }
     }
-}
-
-/// Pages for so many bytes. They take memory when they are written to.
-fn pages(bytes: usize) -> Result<MmapMut, Refusal> {
-    let pages = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(|error| {
-        tracing::warn!(bytes, %error, "the system gives no pages for a request's body");
-        no_room()
-    })?;
-    // A huge page would be taken at the first byte, and is more than was reserved. Where there are
-    // none the advice is refused, and not needed.
-    #[cfg(target_os = "linux")]
-    let _ = pages.advise(memmap2::Advice::NoHugePage);
-    Ok(pages)
-}
-
-/// Makes sure that memory for so many bytes is reserved.
-fn reserve(memory: &mut Memory, bytes: usize, all: &Arc<Semaphore>) -> Result<(), Refusal> {
-    let held = memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-    let wanted = bytes.div_ceil(BODY_STEP).saturating_sub(held);
-    let wanted = u32::try_from(wanted).map_err(|_| no_room())?;
-    if wanted == 0 {
-        return Ok(());
-    }
-    let more = Arc::clone(all).try_acquire_many_owned(wanted).map_err(|_| no_room())?;
-    match memory {
-        Some(held) => held.merge(more),
-        None => *memory = Some(more),
-    }
-    Ok(())
-}
-
-fn no_room() -> Refusal {
-    let message = "the gateway holds too many requests; try again shortly";
-    Refusal::new(ApiError::new(ErrorCode::Overloaded, message)).retry_after(Some(NO_ROOM_WAIT))
 }
 
 #[cfg(test)]
 mod tests {
+    use domain::ErrorCode;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::memory::STEP;
 
     fn memory(steps: usize) -> Arc<Semaphore> {
         Arc::new(Semaphore::new(steps))
@@ -220,9 +175,9 @@ mod tests {
             body.take(piece(10_000)).unwrap();
             assert_eq!(all.available_permits(), 100 - 59);
         }
-        let (bytes, held) = body.finish();
+        let bytes = body.finish();
         assert_eq!((bytes.len(), all.available_permits()), (60_000, 100 - 59));
-        drop(held);
+        drop(bytes);
         assert_eq!(all.available_permits(), 100);
         let larger = Gathered::new(intake(&all, 100_000), Some(100_001));
         assert_eq!(code(larger), Some(ErrorCode::RequestTooLarge));
@@ -236,7 +191,7 @@ mod tests {
         for _ in 0..30 {
             body.take(piece(10 * 1024)).unwrap();
             let now = 1000 - all.available_permits();
-            assert!(now * BODY_STEP >= body.len());
+            assert!(now * STEP >= body.len());
             if held.last() != Some(&now) {
                 held.push(now);
             }
@@ -256,7 +211,7 @@ mod tests {
             body.take(piece(length / 2)).unwrap();
             body.take(piece(length - length / 2)).unwrap();
             let has_pages = matches!(body.room, Some(Room::Pages(_)));
-            assert_eq!(body.finish().0, piece(length));
+            assert_eq!(body.finish(), piece(length));
             has_pages
         };
         for (announced, largest_without) in [(true, MOST_ON_HEAP), (false, FIRST_ROOM)] {
@@ -267,27 +222,15 @@ mod tests {
         }
     }
 
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_body_never_takes_a_huge_page() {
-        let pages = pages(4 << 20).unwrap();
-        let from = format!("{:x}-", pages.as_ptr() as usize);
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let own = maps.lines().skip_while(|line| !line.starts_with(&from));
-        let flags = own.skip(1).find(|line| line.starts_with("VmFlags")).unwrap();
-        let has_huge = std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists();
-        assert_eq!(flags.split_whitespace().any(|flag| flag == "nh"), has_huge, "{flags}");
-    }
-
     #[test]
     fn a_body_of_unknown_length_that_is_alone_may_have_all_of_the_memory() {
         let all = memory(1000);
-        let limit = 1000 * BODY_STEP;
+        let limit = 1000 * STEP;
         let mut body = Gathered::new(intake(&all, limit), None).unwrap();
         for _ in 0..100 {
             body.take(piece(limit / 100)).unwrap();
         }
-        assert_eq!(body.finish().0.len(), limit);
+        assert_eq!(body.finish().len(), limit);
     }
 
     proptest! {
@@ -313,22 +256,21 @@ mod tests {
             let gathered = Gathered::new(intake(&all, limit), length).and_then(|mut body| {
                 for piece in &pieces {
                     body.take(piece.clone())?;
-                    let reserved = (steps - all.available_permits()) * BODY_STEP;
+                    let reserved = (steps - all.available_permits()) * STEP;
                     assert!(body.len() <= reserved, "{} of {reserved}", body.len());
                 }
                 Ok(body.finish())
             });
             match gathered {
-                Ok((bytes, memory)) => {
+                Ok(bytes) => {
                     prop_assert!(bytes == whole);
                     prop_assert!(whole.len() <= limit);
-                    drop(memory);
                 }
                 Err(refusal) if refusal.error.code == ErrorCode::RequestTooLarge => {
                     prop_assert!(whole.len() > limit);
                 }
                 // What is reserved is at most a step more than what came.
-                Err(_) => prop_assert!(whole.len() + FIRST_ROOM + BODY_STEP > steps * BODY_STEP),
+                Err(_) => prop_assert!(whole.len() + FIRST_ROOM + STEP > steps * STEP),
             }
             prop_assert_eq!(all.available_permits(), steps);
         }

@@ -170,7 +170,7 @@ fn request(
     key: Option<&HeaderValue>,
     rank: Option<u16>,
 ) -> Request<Outgoing> {
-    let (mut head, body) = Request::new(Outgoing::Whole(None)).into_parts();
+    let (mut head, body) = Request::new(Outgoing::empty()).into_parts();
     head.uri = Uri::from(arrival.target());
     let id = HeaderValue::from_str(record.request.as_str());
     let id = id.unwrap_or_else(|_| HeaderValue::from_static("invalid"));

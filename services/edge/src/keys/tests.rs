@@ -17,6 +17,7 @@ fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {
         folder: folder.then(ModelFolder::builtin),
         token_units: token_units.to_vec(),
         by_text,
+        longest: 1 << 24,
         metrics: ModelMetrics::new(&Families::default(), "m"),
         retries: retries(),
         listing: Arc::from("{}"),
@@ -26,7 +27,20 @@ fn model(folder: bool, token_units: &[BlockUnit], by_text: bool) -> ModelView {
 fn prompt(body: &Value, kind: RouteKind, model: Option<&ModelView>) -> Prompt {
     let bytes = body.to_string();
     let view = BodyView::parse(bytes.as_bytes(), kind).unwrap();
-    prompt_of(&view, model, b"secret", usize::MAX).unwrap().0
+    keyed(&view, model).0
+}
+
+/// A prompt, and where it ends, with all the memory and time it wants.
+fn keyed(view: &BodyView<'_>, model: Option<&ModelView>) -> (Prompt, Option<PromptEnd>) {
+    let memory = Arc::new(Semaphore::new(1 << 20));
+    let means = Means { region_secret: b"secret", memory: &memory, budget: usize::MAX };
+    let keyed = prompt_of(view, model, means).unwrap();
+    (keyed.prompt.unwrap(), keyed.end)
+}
+
+fn within(view: &BodyView<'_>, model: &ModelView, budget: usize) -> Result<Keyed, TooLong> {
+    let memory = Arc::new(Semaphore::new(1 << 20));
+    prompt_of(view, Some(model), Means { region_secret: b"s", memory: &memory, budget })
 }
 
 fn chat(messages: Value) -> Value {
@@ -121,6 +135,85 @@ fn token_ids_are_used_as_they_are_and_need_no_folder() {
 }
 
 #[test]
+fn a_prompt_is_keyed_no_further_than_the_longest_that_a_backend_takes() {
+    let ids: Vec<u32> = (0..100).collect();
+    let body = json!({"model": "m", "prompt": ids});
+    let of = |longest: usize, body: &Value, kind| {
+        let units = [TOKENS, BlockUnit::Tokens(32)];
+        prompt(body, kind, Some(&ModelView { longest, ..model(true, &units, false) }))
+    };
+    let keys = |prompt: &Prompt| [prompt.keys[0].keys.len(), prompt.keys[1].keys.len()];
+    let whole = of(1000, &body, RouteKind::Completions);
+    assert_eq!(keys(&whole), [6, 3]);
+    let cut = of(64, &body, RouteKind::Completions);
+    assert_eq!((keys(&cut), cut.tokens), ([4, 2], 100));
+    assert_eq!(cut.keys[0].keys[..], whole.keys[0].keys[..4]);
+    let chat = chat(json!([{"role": "user", "content": long("w")}]));
+    let cut = of(64, &chat, RouteKind::Chat);
+    assert!(cut.tokens > 100);
+    assert_eq!(keys(&cut), [4, 2]);
+}
+
+#[test]
+fn an_answer_goes_on_from_where_token_ids_end_unless_they_are_cut() {
+    let body = |ids: u32| {
+        let ids: Vec<u32> = (0..ids).collect();
+        json!({"model": "m", "token_ids": ids, "sampling_params": {}}).to_string()
+    };
+    let has_end = |ids: u32, longest: usize| {
+        let body = body(ids);
+        let view = BodyView::parse(body.as_bytes(), RouteKind::Generate).unwrap();
+        keyed(&view, Some(&ModelView { longest, ..model(true, &[TOKENS], false) })).1.is_some()
+    };
+    assert!(has_end(100, 100));
+    assert!(!has_end(101, 100));
+}
+
+/// A prompt with so much memory, what is still reserved with its keys, and what is when they are
+/// gone.
+fn with_memory(
+    body: &str,
+    kind: RouteKind,
+    model: &ModelView,
+    steps: usize,
+) -> (Prompt, [usize; 2]) {
+    let memory = Arc::new(Semaphore::new(steps));
+    let means = Means { region_secret: b"s", memory: &memory, budget: usize::MAX };
+    let view = BodyView::parse(body.as_bytes(), kind).unwrap();
+    let keyed = prompt_of(&view, Some(model), means).unwrap();
+    let held = steps - memory.available_permits();
+    drop(keyed.memory);
+    (keyed.prompt.unwrap(), [held, steps - memory.available_permits()])
+}
+
+#[test]
+fn a_long_prompt_has_keys_only_if_there_is_memory_for_them() {
+    let bytes = 200_000;
+    let ids = format!(r#"{{"model":"m","prompt":[{}7]}}"#, "7,".repeat(bytes / 2));
+    let text = chat(json!([{"role": "user", "content": "x y ".repeat(bytes / 4)}])).to_string();
+    let model = model(true, &[TOKENS, BlockUnit::Tokens(32)], false);
+    for (body, kind, steps) in [(&ids, RouteKind::Completions, 200), (&text, RouteKind::Chat, 1250)]
+    {
+        let (prompt, [held, after]) = with_memory(body, kind, &model, steps);
+        let kept: usize = prompt.keys.iter().map(|list| size_of_val(&*list.keys)).sum();
+        assert!(kept > 20_000);
+        assert_eq!((held, after), (kept.div_ceil(1024), 0));
+        let (none, held) = with_memory(body, kind, &model, steps / 2);
+        assert_eq!((none.keys.len(), held), (0, [0, 0]));
+        assert!(none.tokens as usize > bytes / 5, "its length counts all the same");
+    }
+}
+
+#[test]
+fn a_short_prompt_is_keyed_whatever_memory_there_is() {
+    let model = model(true, &[TOKENS], false);
+    let body = chat(json!([{"role": "user", "content": long("w")}])).to_string();
+    let (prompt, held) = with_memory(&body, RouteKind::Chat, &model, 0);
+    assert!(!prompt.keys[0].keys.is_empty());
+    assert_eq!(held, [0, 0]);
+}
+
+#[test]
 fn of_several_texts_the_first_has_keys_and_all_count() {
     let text = long("w");
     for (folder, units) in [(true, &[TOKENS][..]), (false, &[])] {
@@ -145,7 +238,7 @@ fn a_budget_is_for_all_prompts_together() {
     let longest = texts.iter().map(String::len).max().unwrap();
     let body = json!({"model": "m", "prompt": texts}).to_string();
     let view = BodyView::parse(body.as_bytes(), RouteKind::Completions).unwrap();
-    assert_eq!(prompt_of(&view, Some(&model), b"s", 2 * longest).unwrap_err(), TooLong);
+    assert_eq!(within(&view, &model, 2 * longest).err(), Some(TooLong));
 }
 
 #[test]
@@ -162,7 +255,7 @@ fn a_prompt_that_cannot_be_rendered_is_keyed_by_its_text() {
     }
     let lone = br#"{"model":"m","messages":[{"role":"user","content":"\ud800"}]}"#;
     let view = BodyView::parse(lone, RouteKind::Chat).unwrap();
-    let (prompt, _) = prompt_of(&view, Some(&model), b"s", usize::MAX).unwrap();
+    let (prompt, _) = keyed(&view, Some(&model));
     assert_eq!(units(&prompt), [BlockUnit::TEXT]);
 }
 
@@ -196,10 +289,10 @@ fn a_budget_is_kept_until_the_text_is_known() {
     let model = model(true, &[TOKENS], false);
     let body = chat(json!([{"role": "user", "content": long("budget")}])).to_string();
     let view = BodyView::parse(body.as_bytes(), RouteKind::Chat).unwrap();
-    let within = |budget| prompt_of(&view, Some(&model), b"s", budget);
-    assert_eq!(within(100).unwrap_err(), TooLong);
-    within(usize::MAX).unwrap();
-    within(100).unwrap();
+    let within = |budget| within(&view, &model, budget).err();
+    assert_eq!(within(100), Some(TooLong));
+    assert_eq!(within(usize::MAX), None);
+    assert_eq!(within(100), None);
 }
 
 #[test]
@@ -251,7 +344,7 @@ fn more_prompts_than_are_read_are_keyed_by_their_text() {
         };
         let units = |body: &str| {
             let view = BodyView::parse(body.as_bytes(), RouteKind::Completions).unwrap();
-            units(&prompt_of(&view, Some(&model), b"s", usize::MAX).unwrap().0)
+            units(&keyed(&view, Some(&model)).0)
         };
         assert_eq!(units(&of(10)), [TOKENS], "{item}");
         assert_eq!(units(&of(openai_api::body::MOST_VALUES + 1)), [BlockUnit::TEXT], "{item}");

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::config::RawConfig;
-use crate::gateway::BODY_STEP;
+use crate::memory::STEP;
 use crate::testing::*;
 
 const PATH: &str = "/v1/chat/completions";
@@ -16,11 +16,11 @@ const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 /// Steps of memory in a bed of [`narrow`].
 const STEPS: usize = 300;
 /// A body of which two find no room in it.
-const MUCH: usize = 200 * BODY_STEP;
+const MUCH: usize = 200 * STEP;
 
 /// A bed with little memory for bodies.
 async fn narrow(engine: &Engine) -> Bed {
-    let all = STEPS as u64 * BODY_STEP as u64;
+    let all = STEPS as u64 * STEP as u64;
     let edge = RawConfig { body_limit_bytes: all, body_memory_bytes: all, ..RawConfig::default() };
     Setup { edge, ..Setup::default() }.start(&[engine]).await
 }
@@ -45,6 +45,12 @@ fn chunk(bytes: usize) -> Vec<u8> {
 fn chat(bytes: usize) -> String {
     let text = "x".repeat(bytes + "hi".len() - STREAM.len());
     STREAM.replace("hi", &text)
+}
+
+/// Whether a body is that of a client but for the usage that a stream is asked for.
+fn is_told_usage(body: &[u8], sent: &str) -> bool {
+    let added = br#","stream_options":{"include_usage":true}}"#;
+    body.strip_suffix(added).is_some_and(|rest| Some(rest) == sent.as_bytes().strip_suffix(b"}"))
 }
 
 async fn await_held(bed: &Bed, steps: usize) {
@@ -106,20 +112,73 @@ async fn a_body_of_unknown_length_takes_its_room_step_by_step_and_is_refused_at_
     await_held(&bed, 200).await;
     let mut second = begin(&bed, CHUNKED, &chunk(10)).await;
     await_held(&bed, 201).await;
-    second.write_all(&chunk(40 * BODY_STEP)).await.unwrap();
+    second.write_all(&chunk(40 * STEP)).await.unwrap();
     await_held(&bed, 264).await;
-    second.write_all(&chunk(40 * BODY_STEP)).await.unwrap();
+    second.write_all(&chunk(40 * STEP)).await.unwrap();
     assert_error(&read_reply(&mut second, "POST").await, ErrorCode::Overloaded);
     await_held(&bed, 200).await;
     drop(first);
     let mut third = begin(&bed, CHUNKED, &chunk(10)).await;
     for _ in 0..7 {
-        third.write_all(&chunk(40 * BODY_STEP)).await.unwrap();
+        third.write_all(&chunk(40 * STEP)).await.unwrap();
     }
     await_held(&bed, STEPS).await;
     drop(third);
     await_held(&bed, 0).await;
     bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_body_that_fields_are_taken_out_of_needs_room_for_both() {
+    let engine = Engine::start("e", vec![events(&[&token("a"), DONE])]).await;
+    let bed = narrow(&engine).await;
+    let with = |bytes: usize| chat(bytes).replacen('{', r#"{"priority":1,"#, 1);
+    let refused = bed.client.chat(&with(MUCH)).await;
+    assert_error(&refused, ErrorCode::Overloaded);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    await_held(&bed, 0).await;
+    assert!(engine.requests().is_empty());
+    assert_eq!(bed.client.chat(&with(MUCH / 2)).await.status, 200);
+    assert!(is_told_usage(&engine.requests()[0].body, &chat(MUCH / 2)), "only the field is gone");
+    bed.assert_idle().await;
+    await_held(&bed, 0).await;
+}
+
+#[tokio::test]
+async fn the_keys_of_a_long_prompt_count_until_an_engine_has_it() {
+    let answer = answer("200 OK", "", "{}");
+    let engine = Engine::start("e", vec![vec![Step::AwaitClose], vec![answer]]).await;
+    let bed = narrow(&engine).await;
+    let ids = "7,".repeat(50 * STEP);
+    let body = format!(r#"{{"model":"m","token_ids":[{ids}7],"sampling_params":{{}}}}"#);
+    let head = format!("POST /inference/v1/generate HTTP/1.1\r\nhost: x\r\n{}", length(body.len()));
+    let mut client = TcpStream::connect(bed.client.address).await.unwrap();
+    client.write_all(format!("{head}\r\n{body}").as_bytes()).await.unwrap();
+    eventually("the engine has it not", || !engine.requests().is_empty()).await;
+    let keys: usize = {
+        let prompt = bed.router.routes()[0].prompt.clone().unwrap();
+        prompt.keys.iter().map(|list| size_of_val(&*list.keys)).sum()
+    };
+    assert_eq!(keys, 4096 / 16 * 8, "of as many tokens as the backend takes");
+    let (length, keys) = (body.len().div_ceil(STEP), keys.div_ceil(STEP));
+    await_held(&bed, length + keys).await;
+    drop(client);
+    await_held(&bed, 0).await;
+    assert_eq!(bed.client.post("/inference/v1/generate", "", &body).await.status, 200);
+    assert!(engine.requests()[1].body == body.as_bytes());
+    await_held(&bed, 0).await;
+}
+
+#[tokio::test]
+async fn a_long_prompt_without_room_for_its_keys_goes_without() {
+    let engine = Engine::start("e", vec![events(&[&token("a"), DONE])]).await;
+    let bed = narrow(&engine).await;
+    assert_eq!(bed.client.chat(&chat(MUCH)).await.status, 200);
+    let prompt = bed.router.routes()[0].prompt.clone().unwrap();
+    assert!(prompt.keys.is_empty());
+    assert!(prompt.tokens as usize > MUCH / 5, "its length is known");
+    bed.assert_metric("warmpath_edge_prompts_without_keys_total 1");
+    assert!(is_told_usage(&engine.requests()[0].body, &chat(MUCH)));
 }
 
 #[tokio::test(start_paused = true)]

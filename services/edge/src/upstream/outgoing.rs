@@ -10,15 +10,15 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use openai_api::{FormFault, FormScanner};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::pace::ClientPace;
+use super::pieces::Pieces;
 use crate::timer::Timer;
 
 /// A request's body.
 pub(crate) enum Outgoing {
     /// All of it is here.
-    Whole(Option<Bytes>),
+    Whole(Pieces),
     /// Its client is still sending.
     Streamed(Box<StreamedBody>),
 }
@@ -26,9 +26,7 @@ pub(crate) enum Outgoing {
 /// A form that is passed on while it comes.
 pub(crate) struct StreamedBody {
     /// What has come already.
-    pub(crate) held: Bytes,
-    /// The memory that is reserved for it.
-    pub(crate) memory: Option<OwnedSemaphorePermit>,
+    pub(crate) held: Pieces,
     /// What is still to come.
     pub(crate) rest: Incoming,
     /// Bytes that are still to be passed on, where the client told how many there are.
@@ -70,32 +68,16 @@ impl From<hyper::Error> for BodyFault {
     }
 }
 
-/// Bytes that hold the memory reserved for them until the last of them is gone.
-struct Reserved {
-    bytes: Bytes,
-    _memory: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for Reserved {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 impl Outgoing {
-    pub(crate) fn whole(bytes: Bytes) -> Self {
-        Self::Whole(Some(bytes).filter(|bytes| !bytes.is_empty()))
+    /// No body.
+    pub(crate) fn empty() -> Self {
+        Self::Whole(Pieces::default())
     }
 }
 
 impl StreamedBody {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyFault>>> {
-        if !self.held.is_empty() {
-            let bytes = std::mem::take(&mut self.held);
-            let piece = match self.memory.take() {
-                Some(_memory) => Bytes::from_owner(Reserved { bytes, _memory }),
-                None => bytes,
-            };
+        if let Some(piece) = self.held.next() {
             return Poll::Ready(Some(Ok(piece)));
         }
         loop {
@@ -139,7 +121,9 @@ impl Body for Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         let body = match &mut *self {
-            Outgoing::Whole(bytes) => return Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Outgoing::Whole(pieces) => {
+                return Poll::Ready(pieces.next().map(|b| Ok(Frame::data(b))));
+            }
             Outgoing::Streamed(body) => body,
         };
         let piece = std::task::ready!(body.poll_piece(cx));
@@ -157,16 +141,14 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Outgoing::Whole(bytes) => bytes.is_none(),
+            Outgoing::Whole(pieces) => pieces.len() == 0,
             Outgoing::Streamed(body) => body.ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Outgoing::Whole(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64))
-            }
+            Outgoing::Whole(pieces) => SizeHint::with_exact(pieces.len()),
             Outgoing::Streamed(body) => body.left.map(SizeHint::with_exact).unwrap_or_default(),
         }
     }

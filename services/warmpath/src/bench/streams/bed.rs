@@ -12,10 +12,13 @@ use crate::bench::drive;
 /// The double's model, and that of the engine in this process.
 pub(super) const DOUBLE: &str = "double";
 pub(super) const SOURCE: &str = "source";
+/// A model of it with a cache that is followed by tokens, and an alias for that.
+pub(super) const CACHED: &str = "cached";
+pub(super) const ALIAS: &str = "alias";
 
 /// Memory for bodies in the gateway under test, and the largest one.
 pub(super) const BODY_MEMORY: usize = 96 << 20;
-pub(super) const BODY_LIMIT: usize = 16 << 20;
+pub(super) const BODY_LIMIT: usize = 64 << 20;
 
 /// Tokens of a prompt's head and of what else a stream may need in the double's cache.
 const SPARE_TOKENS: u32 = 256;
@@ -50,13 +53,17 @@ impl Bed {
         engine.ready(&format!("http://127.0.0.1:{engine_port}/health")).await?;
 
         let lifecycle = Lifecycle::new();
-        let listener = lifecycle::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
-        let source_port = listener.local_addr()?.port();
-        lifecycle.spawn("source", source::serve(listener, lifecycle.spawner()));
+        let [source_port, cached_port] =
+            [start_source(&lifecycle, SOURCE).await?, start_source(&lifecycle, CACHED).await?];
 
         let key = credentials::GeneratedKey::generate("bench")?;
-        let ports =
-            Ports { edge: edge_port, admin: admin_port, engine: engine_port, source: source_port };
+        let ports = Ports {
+            edge: edge_port,
+            admin: admin_port,
+            engine: engine_port,
+            source: source_port,
+            cached: cached_port,
+        };
         let path = log("gateway.toml");
         std::fs::write(&path, config(args, &ports, &key.config_lines()))?;
         let serve = ["serve", "--config", &path.to_string_lossy()].map(str::to_owned);
@@ -95,17 +102,25 @@ impl Bed {
         Ok((self.engine.used()?.cpu_seconds, self.gateway.used()?.cpu_seconds))
     }
 
-    /// The gateway is ready with one engine: both are wanted.
+    /// The gateway is ready with one engine: all are wanted.
     async fn await_models(&self) -> anyhow::Result<()> {
         for _ in 0..100 {
             let list = self.edge().get("/v1/models").await?;
-            if list.contains(SOURCE) && list.contains(DOUBLE) {
+            if [SOURCE, DOUBLE, ALIAS].iter().all(|model| list.contains(model)) {
                 return Ok(());
             }
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
-        anyhow::bail!("the gateway does not list both engines")
+        anyhow::bail!("the gateway does not list all engines")
     }
+}
+
+/// Starts an engine in this process.
+async fn start_source(lifecycle: &Lifecycle, model: &'static str) -> anyhow::Result<u16> {
+    let listener = lifecycle::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
+    let port = listener.local_addr()?.port();
+    lifecycle.spawn(model, source::serve(listener, model, lifecycle.spawner()));
+    Ok(port)
 }
 
 fn engine_args(args: &Args, port: u16) -> Vec<String> {
@@ -137,10 +152,11 @@ struct Ports {
     admin: u16,
     engine: u16,
     source: u16,
+    cached: u16,
 }
 
 fn config(args: &Args, ports: &Ports, key_lines: &str) -> String {
-    let Ports { edge, admin, engine, source } = ports;
+    let Ports { edge, admin, engine, source, cached } = ports;
     let connections = args.connections.max(1) + 1024;
     let folder = args.model_folder.as_ref().map_or("builtin".into(), |path| path.to_string_lossy());
     let folder = serde_json::Value::from(folder);
@@ -150,6 +166,10 @@ listen = "127.0.0.1:{edge}"
 max_connections = {connections}
 body_limit_bytes = {BODY_LIMIT}
 body_memory_bytes = {BODY_MEMORY}
+
+[[edge.aliases]]
+id = "{ALIAS}"
+models = ["{CACHED}"]
 
 [admin]
 listen = "127.0.0.1:{admin}"
@@ -163,6 +183,11 @@ engine = "vllm"
 id = "source"
 url = "http://127.0.0.1:{source}"
 engine = "other"
+
+[[backends]]
+id = "cached"
+url = "http://127.0.0.1:{cached}"
+engine = "vllm"
 
 [[models]]
 id = "{DOUBLE}"

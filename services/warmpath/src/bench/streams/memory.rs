@@ -1,4 +1,5 @@
-//! More bodies at once than there is memory for: some are held, the others are refused early.
+//! More bodies at once than there is memory for: some are held, the others are refused early. And
+//! one long body of token ids that is edited: little more than itself is held for it.
 
 use std::time::Duration;
 
@@ -10,12 +11,18 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Outcome;
-use super::bed::{BODY_LIMIT, BODY_MEMORY, Bed, SOURCE};
+use super::bed::{ALIAS, BODY_LIMIT, BODY_MEMORY, Bed, SOURCE};
 use super::reader::{Answer, Target};
 
 /// Bodies that are sent and never ended; together they are four times the memory for bodies.
-const BODY_BYTES: usize = BODY_LIMIT / 2;
+const BODY_BYTES: usize = 8 << 20;
 const BODIES: usize = 4 * BODY_MEMORY / BODY_BYTES;
+/// A body of token ids.
+const IDS_BYTES: usize = BODY_LIMIT - (4 << 20);
+/// How often what is resident is read meanwhile.
+const GLANCE: Duration = Duration::from_millis(5);
+/// When it is read after the answer.
+const AFTER: Duration = Duration::from_secs(1);
 /// What is sent of one at a time.
 const PIECE_BYTES: usize = 64 << 10;
 /// How long a refusal is waited for.
@@ -31,6 +38,18 @@ pub(super) struct Figures {
     rss_before_mib: f64,
     with_length: Wave,
     in_chunks: Wave,
+    token_ids: Ids,
+}
+
+/// A long prompt of token ids to an alias.
+#[derive(Debug, Serialize)]
+struct Ids {
+    body_mib: usize,
+    status: u16,
+    rss_grew_mib: f64,
+    rss_grew_after_mib: f64,
+    #[serde(skip)]
+    grew: [u64; 2],
 }
 
 /// All of the bodies at once.
@@ -54,11 +73,15 @@ enum Framing {
 }
 
 pub(super) async fn measure(bed: &Bed) -> anyhow::Result<Outcome<Figures>> {
+    let token_ids = token_ids(bed).await?;
     let before = bed.gateway.used()?.rss_bytes;
     let with_length = wave(bed, Framing::Length).await?;
     let in_chunks = wave(bed, Framing::Chunks).await?;
     let most = before + BODY_MEMORY as u64 + SPARE_BYTES;
-    let holds = [&with_length, &in_chunks].into_iter().all(|wave| {
+    let [grew, after] = token_ids.grew;
+    let ids_hold =
+        token_ids.status == 200 && grew <= IDS_BYTES as u64 + SPARE_BYTES && after <= SPARE_BYTES;
+    let waves_hold = [&with_length, &in_chunks].into_iter().all(|wave| {
         wave.others == 0
             && wave.held * BODY_BYTES <= BODY_MEMORY
             && wave.held > 0
@@ -72,8 +95,38 @@ pub(super) async fn measure(bed: &Bed) -> anyhow::Result<Outcome<Figures>> {
         rss_before_mib: mib(before),
         with_length,
         in_chunks,
+        token_ids,
     };
-    Ok(Outcome { holds, figures })
+    Ok(Outcome { holds: waves_hold && ids_hold, figures })
+}
+
+/// As many ids as fit: one digit each.
+async fn token_ids(bed: &Bed) -> anyhow::Result<Ids> {
+    let head = format!(r#"{{"model":"{ALIAS}","prompt":["#);
+    let ids = "7,".repeat((IDS_BYTES - head.len()) / 2 - 1);
+    let body = [&head, &ids, "7]}"].concat();
+    let before = bed.gateway.used()?.rss_bytes;
+    let target = bed.edge();
+    let sent = async {
+        let answer = target.post("/v1/completions", &body).await?;
+        let status = answer.status;
+        answer.events(|_, _| ()).await?;
+        std::io::Result::Ok(status)
+    };
+    let mut sent = std::pin::pin!(sent);
+    let mut highest = before;
+    let status = loop {
+        tokio::select! {
+            status = &mut sent => break status?,
+            () = tokio::time::sleep(GLANCE) => {}
+        }
+        highest = highest.max(bed.gateway.used()?.rss_bytes);
+    };
+    tokio::time::sleep(AFTER).await;
+    let after = bed.gateway.used()?.rss_bytes;
+    let grew = [highest, after].map(|bytes| bytes.saturating_sub(before));
+    let [rss_grew_mib, rss_grew_after_mib] = grew.map(mib);
+    Ok(Ids { body_mib: body.len() >> 20, status, rss_grew_mib, rss_grew_after_mib, grew })
 }
 
 fn mib(bytes: u64) -> f64 {

@@ -17,7 +17,11 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-const MODELS: &str = r#"{"object":"list","data":[{"id":"source","object":"model","created":1,"owned_by":"bench","root":"source","parent":null,"max_model_len":1000000}]}"#;
+/// What vLLM tells of its cache.
+const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 0\n\
+    vllm:num_requests_waiting{engine=\"0\"} 0\n\
+    vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"1001\",\
+    enable_prefix_caching=\"True\"} 1\n";
 const LIMITS: ServeLimits =
     ServeLimits { max_connections: 4096, header_timeout: Duration::from_secs(600) };
 
@@ -39,12 +43,17 @@ fn one() -> u64 {
     1
 }
 
-/// Serves until the drain.
-pub(super) async fn serve(listener: TcpListener, spawner: TaskSpawner) {
+/// Serves a model until the drain. It does not tell how long its prompts may be.
+pub(super) async fn serve(listener: TcpListener, model: &'static str, spawner: TaskSpawner) {
+    let models = format!(
+        r#"{{"object":"list","data":[{{"id":"{model}","object":"model","created":1,"owned_by":"vllm","root":"{model}","parent":null}}]}}"#
+    );
     let routes = Router::new()
         .route("/health", get(async || ""))
-        .route("/v1/models", get(async || ([("content-type", "application/json")], MODELS)))
+        .route("/v1/models", get(async || ([("content-type", "application/json")], models)))
+        .route("/metrics", get(METRICS))
         .route("/v1/chat/completions", post(answer))
+        .route("/v1/completions", post(answer))
         .layer(DefaultBodyLimit::disable());
     lifecycle::serve(listener, routes, LIMITS, spawner).await;
 }
