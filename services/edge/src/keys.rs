@@ -146,16 +146,20 @@ fn needed(view: &BodyView<'_>, model: Option<&ModelView>) -> usize {
     let units = model.map(|m| m.token_units.as_slice()).unwrap_or_default();
     let keys = |unit: &BlockUnit, most: usize| most / unit.size().max(1) as usize * KEY_BYTES;
     let by_text = keys(&BlockUnit::TEXT, length);
-    let is_ids = match view.kind() {
+    // No text has more tokens than bytes, mostly, and an id has a digit and a comma.
+    let (for_text, tokens) =
+        if has_ids(view) { (0, length / 2) } else { (TEXT_TIMES * length, length) };
+    let most = model.map_or(0, |m| m.longest.min(tokens));
+    by_text + for_text + units.iter().map(|unit| keys(unit, most)).sum::<usize>()
+}
+
+/// Whether a prompt is meant as token ids, or lists of them.
+fn has_ids(view: &BodyView<'_>) -> bool {
+    let mut bytes = view.growing().bytes().filter(|byte| !byte.is_ascii_whitespace());
+    match view.kind() {
         RouteKind::Generate => true,
-        RouteKind::Completions => matches!(view.growing().as_bytes(), [b'[', ..]),
+        RouteKind::Completions => bytes.next() == Some(b'[') && bytes.next() != Some(b'"'),
         _ => false,
-    };
-    if is_ids {
-        let most = model.map_or(0, |m| m.longest.min(length / 2));
-        by_text + units.iter().map(|unit| keys(unit, most)).sum::<usize>()
-    } else {
-        by_text + TEXT_TIMES * length
     }
 }
 

@@ -190,10 +190,15 @@ fn with_memory(
 fn a_long_prompt_has_keys_only_if_there_is_memory_for_them() {
     let bytes = 200_000;
     let ids = format!(r#"{{"model":"m","prompt":[{}7]}}"#, "7,".repeat(bytes / 2));
-    let text = chat(json!([{"role": "user", "content": "x y ".repeat(bytes / 4)}])).to_string();
+    let text = "x y ".repeat(bytes / 4);
+    let chat = chat(json!([{"role": "user", "content": text}])).to_string();
+    let texts = json!({"model": "m", "prompt": [text]}).to_string();
     let model = model(true, &[TOKENS, BlockUnit::Tokens(32)], false);
-    for (body, kind, steps) in [(&ids, RouteKind::Completions, 200), (&text, RouteKind::Chat, 1250)]
-    {
+    for (body, kind, steps) in [
+        (&ids, RouteKind::Completions, 200),
+        (&chat, RouteKind::Chat, 1600),
+        (&texts, RouteKind::Completions, 1600),
+    ] {
         let (prompt, [held, after]) = with_memory(body, kind, &model, steps);
         let kept: usize = prompt.keys.iter().map(|list| size_of_val(&*list.keys)).sum();
         assert!(kept > 20_000);

@@ -43,10 +43,10 @@ fn one() -> u64 {
     1
 }
 
-/// Serves a model until the drain. It does not tell how long its prompts may be.
+/// Serves a model until the drain.
 pub(super) async fn serve(listener: TcpListener, model: &'static str, spawner: TaskSpawner) {
     let models = format!(
-        r#"{{"object":"list","data":[{{"id":"{model}","object":"model","created":1,"owned_by":"vllm","root":"{model}","parent":null}}]}}"#
+        r#"{{"object":"list","data":[{{"id":"{model}","object":"model","created":1,"owned_by":"vllm","root":"{model}","parent":null,"max_model_len":1000000}}]}}"#
     );
     let routes = Router::new()
         .route("/health", get(async || ""))
