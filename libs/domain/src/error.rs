@@ -19,6 +19,14 @@ pub enum ErrorCode {
     RouteNotFound,
     /// The route exists, the method does not.
     MethodNotAllowed,
+    /// The backend that keeps the response gone on from cannot take the request.
+    PreviousResponseUnusable,
+    /// The body is compressed.
+    UnsupportedContentCoding,
+    /// The body comes in a transfer coding besides chunks.
+    UnsupportedTransferCoding,
+    /// The route takes another version of the protocol that the connection was to become.
+    UpgradeRequired,
     /// The prompt and the output asked for do not fit the model.
     ContextLengthExceeded,
     /// The tenant sent more requests than its limit.
@@ -53,6 +61,10 @@ impl ErrorCode {
             ErrorCode::ModelNotFound => "model_not_found",
             ErrorCode::RouteNotFound => "route_not_found",
             ErrorCode::MethodNotAllowed => "method_not_allowed",
+            ErrorCode::PreviousResponseUnusable => "previous_response_unusable",
+            ErrorCode::UnsupportedContentCoding => "unsupported_content_coding",
+            ErrorCode::UnsupportedTransferCoding => "unsupported_transfer_coding",
+            ErrorCode::UpgradeRequired => "upgrade_required",
             ErrorCode::ContextLengthExceeded => "context_length_exceeded",
             ErrorCode::RateLimitExceeded => "rate_limit_exceeded",
             ErrorCode::ConcurrencyLimitExceeded => "concurrency_limit_exceeded",
@@ -70,16 +82,21 @@ impl ErrorCode {
     /// The HTTP status that goes with it.
     pub const fn http_status(self) -> u16 {
         match self {
-            ErrorCode::InvalidRequest | ErrorCode::ContextLengthExceeded => 400,
+            ErrorCode::InvalidRequest
+            | ErrorCode::PreviousResponseUnusable
+            | ErrorCode::ContextLengthExceeded => 400,
             ErrorCode::InvalidApiKey => 401,
             ErrorCode::ModelAccessDenied => 403,
             ErrorCode::ModelNotFound | ErrorCode::RouteNotFound => 404,
             ErrorCode::MethodNotAllowed => 405,
             ErrorCode::RequestTimeout => 408,
             ErrorCode::RequestTooLarge => 413,
+            ErrorCode::UnsupportedContentCoding => 415,
+            ErrorCode::UpgradeRequired => 426,
             ErrorCode::RateLimitExceeded | ErrorCode::ConcurrencyLimitExceeded => 429,
             ErrorCode::ClientClosedRequest => 499,
             ErrorCode::Internal => 500,
+            ErrorCode::UnsupportedTransferCoding => 501,
             ErrorCode::UpstreamUnavailable | ErrorCode::UpstreamInterrupted => 502,
             ErrorCode::Overloaded => 503,
             ErrorCode::Timeout => 504,

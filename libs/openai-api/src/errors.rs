@@ -195,6 +195,10 @@ const fn kind_openai(code: ErrorCode) -> &'static str {
         | ErrorCode::ModelNotFound
         | ErrorCode::RouteNotFound
         | ErrorCode::MethodNotAllowed
+        | ErrorCode::PreviousResponseUnusable
+        | ErrorCode::UnsupportedContentCoding
+        | ErrorCode::UnsupportedTransferCoding
+        | ErrorCode::UpgradeRequired
         | ErrorCode::ContextLengthExceeded
         | ErrorCode::RequestTooLarge
         | ErrorCode::RequestTimeout
@@ -214,6 +218,10 @@ const fn kind_anthropic(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::InvalidRequest
         | ErrorCode::MethodNotAllowed
+        | ErrorCode::PreviousResponseUnusable
+        | ErrorCode::UnsupportedContentCoding
+        | ErrorCode::UnsupportedTransferCoding
+        | ErrorCode::UpgradeRequired
         | ErrorCode::ContextLengthExceeded
         | ErrorCode::ClientClosedRequest => "invalid_request_error",
         ErrorCode::InvalidApiKey => "authentication_error",

@@ -114,6 +114,12 @@ async fn answer(
     mut record: Record,
 ) -> Response<EdgeBody> {
     let found = match matched {
+        // What is in the chunks is not known, and so neither is what would come after them.
+        _ if headers::is_transfer_coded(&arrival.head.headers) => Err(Refusal::new(ApiError::new(
+            ErrorCode::UnsupportedTransferCoding,
+            "of transfer codings only `chunked` is taken, alone; send the body as it is",
+        ))
+        .closing(true)),
         Matched::NotFound => Err(Refusal::new(ApiError::new(
             ErrorCode::RouteNotFound,
             "there is no such route; see the API's documentation for those that exist",

@@ -17,7 +17,7 @@ use traces::TRACEPARENT;
 use crate::access::ANONYMOUS;
 use crate::config::Timeouts;
 use crate::exchange::{AnswerKeys, Commit, Exchange, Form, Limits, Span};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, KEY_REFUSED};
 use crate::headers;
 use crate::lease::Lease;
 use crate::metrics::Outcome;
@@ -237,7 +237,7 @@ impl<'a> Forward<'a> {
                 failed(&mut lease, FailureClass::Connection)
             }
             Ok(Ok(response)) if response.status() == StatusCode::UNAUTHORIZED => {
-                self.unauthorized(&response, lease, record)
+                self.unauthorized(lease, record)
             }
             Ok(Ok(response)) => {
                 let origin = self.origin(&decision.chosen.rank.backend);
@@ -288,23 +288,9 @@ impl<'a> Forward<'a> {
         }
     }
 
-    /// The engine wants a key that this edge has not, or another one. That is nobody's fault but
-    /// the operator's: clients' keys never reach an engine. To the router it is as if the engine
-    /// were full: other edges may have the key.
-    fn unauthorized(
-        &mut self,
-        response: &Response<UpstreamBody>,
-        mut lease: Lease,
-        record: &Record,
-    ) -> Attempt {
-        tracing::error!(
-            request.id = record.request.as_str(),
-            backend.id = record.backend.as_ref().map(BackendId::as_str),
-            status = response.status().as_u16(),
-            "an engine refused the gateway's key, or the want of one: see [[credentials]] and \
-             the backend's `api_key` or `credential`"
-        );
-        self.gateway.families.engine_unauthorized.inc();
+    /// To the router it is as if the engine were full: other edges may have the key.
+    fn unauthorized(&mut self, mut lease: Lease, record: &Record) -> Attempt {
+        self.gateway.key_refused(record.request.as_str(), record.backend.as_ref());
         self.unauthorized = true;
         lease.turned_away();
         Attempt::Failed(FailureClass::BackPressure, None)
@@ -392,9 +378,8 @@ impl<'a> Forward<'a> {
                 (ApiError::new(ErrorCode::Timeout, message), Outcome::Timeout)
             }
             (Some(_), _) if self.unauthorized => {
-                let message = "no engine could answer: one refused the gateway's own key; the \
-                               gateway's operator has to see to it";
-                (ApiError::new(ErrorCode::UpstreamUnavailable, message), Outcome::UpstreamError)
+                let error = ApiError::new(ErrorCode::UpstreamUnavailable, KEY_REFUSED);
+                (error, Outcome::UpstreamError)
             }
             (Some(_), _) | (None, None) => {
                 let message = "no engine could answer; try again";

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use domain::RoutingClient;
+use domain::{BackendId, RoutingClient};
 use lifecycle::{Drain, TaskSpawner};
 use settings::Redacted;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -41,6 +41,24 @@ pub(crate) struct Gateway {
     pub(crate) spawner: TaskSpawner,
     /// The drain has taken too long: what is open ends now.
     pub(crate) cut: Arc<AtomicBool>,
+}
+
+/// What a client is told when there was no other engine.
+pub(crate) const KEY_REFUSED: &str = "no engine could answer: one refused the gateway's own key; \
+                                      the gateway's operator has to see to it";
+
+impl Gateway {
+    /// An engine wants a key that this edge has not, or another one. That is nobody's fault but
+    /// the operator's: clients' keys never reach an engine.
+    pub(crate) fn key_refused(&self, request: &str, backend: Option<&BackendId>) {
+        tracing::error!(
+            request.id = request,
+            backend.id = backend.map(BackendId::as_str),
+            "an engine refused the gateway's key, or the want of one: see [[credentials]] and \
+             the backend's `api_key` or `credential`"
+        );
+        self.families.engine_unauthorized.inc();
+    }
 }
 
 /// Turns for work off the asynchronous threads. Long bodies have lanes of their own: a prompt of

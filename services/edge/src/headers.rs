@@ -137,18 +137,36 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
 
 /// Whether a body is compressed, and so not for us to read.
 pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_ENCODING).is_some_and(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity"))
+    let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+    codings.any(|v| !v.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether a request's body comes in any transfer coding but chunks alone. The library reads
+/// chunks, whatever is in them.
+pub(crate) fn is_transfer_coded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_other = |v: &HeaderValue| !v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_some_and(is_other) || codings.next().is_some()
+}
+
+/// Whether a header that is a list has a word in it, which is given in small letters.
+pub(crate) fn lists(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
+    words(headers, name).any(|listed| listed == word)
 }
 
 fn connection_options(headers: &HeaderMap) -> Vec<String> {
+    words(headers, CONNECTION).collect()
+}
+
+/// The words of a header that is a list, in small letters.
+fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = String> {
     headers
-        .get_all(CONNECTION)
+        .get_all(name)
         .iter()
         .filter_map(|v| v.to_str().ok())
         .flat_map(|v| v.split(','))
-        .map(|option| option.trim().to_ascii_lowercase())
-        .filter(|option| !option.is_empty())
-        .collect()
+        .map(|word| word.trim().to_ascii_lowercase())
+        .filter(|word| !word.is_empty())
 }
 
 fn is_named(options: &[String], name: &HeaderName) -> bool {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::{Backend, BackendId, BackendState, ErrorCode};
+use domain::{Backend, BackendId, BackendState, ErrorCode, ModelId};
 use futures_util::StreamExt;
 use futures_util::stream;
 use http::uri::PathAndQuery;
@@ -29,6 +29,8 @@ use crate::upstream::{Outgoing, UpstreamBody};
 
 /// Backends asked at once.
 const AT_ONCE: usize = 16;
+/// Models of one backend that an error names.
+const MOST_NAMES: usize = 4;
 /// For the head of an answer: engines look into their memory.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -92,8 +94,7 @@ impl Lookup<'_> {
         let unknown = unknown.filter(|_| failed == 0);
         let Some((backend, response)) = owner.or(refused).or(unknown) else {
             record.end(Outcome::UpstreamError, Some(ErrorCode::UpstreamUnavailable));
-            let message = "not every engine could be asked for this response; try again";
-            return Err(ApiError::new(ErrorCode::UpstreamUnavailable, message).into());
+            return Err(not_all_asked().into());
         };
         if response.status().is_success() {
             self.gateway.owners.learn(self.id, &backend);
@@ -102,33 +103,91 @@ impl Lookup<'_> {
         Ok(self.answer(response, errors))
     }
 
-    /// The backend that keeps the response, if one says so when asked at `target`.
-    pub(crate) async fn owner_at(
+    /// The backend that has to go on from the response with `model`: the one that is known to keep
+    /// it, or says so when asked at `target`. `None` if it is nowhere.
+    ///
+    /// # Errors
+    /// The one that keeps it cannot, or it is not known who does.
+    pub(crate) async fn to_go_on(
         mut self,
         target: Option<PathAndQuery>,
+        model: &ModelId,
         request: &str,
-    ) -> Option<BackendId> {
-        self.target = target?;
-        if let Some(known) = self.gateway.owners.of(self.id) {
-            return Some(known);
+    ) -> Result<Option<BackendId>, Refusal> {
+        let Some(target) = target else { return Ok(None) };
+        self.target = target;
+        let owner = match self.known() {
+            Some(known) => known.id.clone(),
+            None => {
+                let Found { owner, failed, .. } = self.ask(request).await;
+                let Some((owner, response)) = owner else {
+                    return if failed == 0 { Ok(None) } else { Err(not_all_asked().into()) };
+                };
+                response.into_body().discard();
+                self.gateway.owners.learn(self.id, &owner);
+                owner
+            }
+        };
+        let fleet = self.gateway.routing.fleet();
+        if let Some(backend) = fleet.backends.iter().find(|backend| backend.id == owner) {
+            self.check(backend, model)?;
         }
-        let (owner, response) = self.ask(request).await.owner?;
-        response.into_body().discard();
-        self.gateway.owners.learn(self.id, &owner);
-        Some(owner)
+        Ok(Some(owner))
+    }
+
+    /// Whether a backend can ever go on from what it keeps with `model`. One that is down may come
+    /// back, and its client is told to try again.
+    fn check(&self, owner: &Backend, model: &ModelId) -> Result<(), ApiError> {
+        let instead = "send the conversation itself in `input`, without `previous_response_id`";
+        let message = match owner.state {
+            BackendState::Draining | BackendState::Maintenance => {
+                format!("the engine that keeps this response takes no more requests; {instead}")
+            }
+            BackendState::Joining | BackendState::Down => return Ok(()),
+            BackendState::Ready if owner.serves(model) => return Ok(()),
+            BackendState::Ready => {
+                let models = owner.models.iter().map(|served| served.id.as_str());
+                let models = models.filter(|model| self.tenant.may_use(model));
+                let names: Vec<_> = models.take(MOST_NAMES).map(|m| format!("'{m}'")).collect();
+                match names.is_empty() {
+                    true => format!("this response does not belong to '{model}'; {instead}"),
+                    false => format!(
+                        "this response belongs to {}, not to '{model}'; ask for that model, or \
+                         {instead}",
+                        names.join(" or ")
+                    ),
+                }
+            }
+        };
+        let error = ApiError::new(ErrorCode::PreviousResponseUnusable, message);
+        Err(error.with_param("previous_response_id"))
+    }
+
+    /// The backend that is known to keep the response, while there is such a backend.
+    fn known(&self) -> Option<Arc<Backend>> {
+        let known = self.gateway.owners.of(self.id)?;
+        let fleet = self.gateway.routing.fleet();
+        fleet.backends.iter().find(|backend| backend.id == known).cloned()
     }
 
     /// Asks the owner, if it is known, and unless that keeps it the others.
     async fn ask(&self, request: &str) -> Found {
         let mut found = Found { owner: None, refused: None, unknown: None, failed: 0 };
-        let mut backends = self.candidates();
-        let known = self.gateway.owners.of(self.id);
-        if let Some(at) = known.and_then(|known| backends.iter().position(|b| b.id == known)) {
-            let owner = backends.swap_remove(at);
-            let answer = self.send(&owner, request).await;
-            found.take(&owner.id, answer);
-            if found.refused.is_some() {
-                return found;
+        let fleet = self.gateway.routing.fleet();
+        let is_asked = |backend: &&Arc<Backend>| self.may_see(backend) && can_tell(backend);
+        let mut backends: Vec<_> = fleet.backends.iter().filter(is_asked).cloned().collect();
+        if let Some(known) = self.known().filter(|known| self.may_see(known)) {
+            match backends.iter().position(|backend| backend.id == known.id) {
+                Some(at) => {
+                    let owner = backends.swap_remove(at);
+                    let answer = self.send(&owner, request).await;
+                    found.take(&owner.id, answer);
+                    if found.refused.is_some() {
+                        return found;
+                    }
+                }
+                // It is away, and may come back.
+                None => found.failed += 1,
             }
         }
         let asked = stream::iter(backends)
@@ -142,13 +201,9 @@ impl Lookup<'_> {
         found
     }
 
-    /// Ready backends with a model that the tenant may use.
-    fn candidates(&self) -> Vec<Arc<Backend>> {
-        let allowed = |backend: &&Arc<Backend>| {
-            backend.state == BackendState::Ready
-                && backend.models.iter().any(|m| self.tenant.may_use(m.id.as_str()))
-        };
-        self.gateway.routing.fleet().backends.iter().filter(allowed).cloned().collect()
+    /// Whether a backend has a model that the tenant may use.
+    fn may_see(&self, backend: &Backend) -> bool {
+        backend.models.iter().any(|served| self.tenant.may_use(served.id.as_str()))
     }
 
     async fn send(&self, backend: &Backend, request: &str) -> Option<Response<UpstreamBody>> {
@@ -166,23 +221,12 @@ impl Lookup<'_> {
         match timeout(PATIENCE, self.gateway.upstream.send(&backend.url, connect, make)).await {
             Ok(Ok(response)) => {
                 if response.status() == StatusCode::UNAUTHORIZED {
-                    self.unauthorized(backend, request);
+                    self.gateway.key_refused(request, Some(&backend.id));
                 }
                 Some(response)
             }
             Ok(Err(_)) | Err(_) => None,
         }
-    }
-
-    /// As of any other request, see `Forward`.
-    fn unauthorized(&self, backend: &Backend, request: &str) {
-        tracing::error!(
-            request.id = request,
-            backend.id = backend.id.as_str(),
-            "an engine refused the gateway's key, or the want of one: see [[credentials]] and \
-             the backend's `api_key` or `credential`"
-        );
-        self.gateway.families.engine_unauthorized.inc();
     }
 
     /// An answer that books nothing.
@@ -210,4 +254,15 @@ impl Lookup<'_> {
         exchange.release();
         Answer { head, exchange }
     }
+}
+
+/// Whether a backend can be asked for what it keeps: one that drains takes nothing new, but what it
+/// has goes on.
+fn can_tell(backend: &Backend) -> bool {
+    matches!(backend.state, BackendState::Ready | BackendState::Draining)
+}
+
+fn not_all_asked() -> ApiError {
+    let message = "not every engine could be asked for this response; try again";
+    ApiError::new(ErrorCode::UpstreamUnavailable, message)
 }

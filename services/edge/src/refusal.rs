@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use domain::ErrorCode;
-use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use openai_api::errors::Place;
 use openai_api::headers::{RequestLimit, Retry};
@@ -66,7 +66,7 @@ impl Refusal {
 
     /// The request's body was not read to its end, so its connection cannot be used on.
     pub(crate) fn closing(mut self, close: bool) -> Self {
-        self.close = close;
+        self.close |= close;
         self
     }
 
@@ -92,19 +92,31 @@ impl Refusal {
         *response.status_mut() =
             StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
-        if code == 401 {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
         if let Some(methods) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(methods));
         }
         if self.close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
+        for (name, value) in told(self.error.code) {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
         if let Some(wait) = self.retry_after {
             add(headers, Retry::After(self.spread(wait)).headers());
         }
         response
+    }
+}
+
+/// What the head of an answer with a code says of what would be taken.
+const fn told(code: ErrorCode) -> &'static [(&'static str, &'static str)] {
+    match code {
+        ErrorCode::InvalidApiKey => &[("www-authenticate", "Bearer")],
+        ErrorCode::UnsupportedContentCoding => &[("accept-encoding", "identity")],
+        ErrorCode::UpgradeRequired => {
+            &[("connection", "upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
+        }
+        _ => &[],
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod client;
 mod engine;
+pub(crate) mod h2;
 mod log;
 mod router;
 

@@ -5,13 +5,17 @@ use domain::RejectReason;
 use super::*;
 use crate::Grammar;
 
-const CODES: [ErrorCode; 17] = [
+const CODES: [ErrorCode; 21] = [
     ErrorCode::InvalidRequest,
     ErrorCode::InvalidApiKey,
     ErrorCode::ModelAccessDenied,
     ErrorCode::ModelNotFound,
     ErrorCode::RouteNotFound,
     ErrorCode::MethodNotAllowed,
+    ErrorCode::PreviousResponseUnusable,
+    ErrorCode::UnsupportedContentCoding,
+    ErrorCode::UnsupportedTransferCoding,
+    ErrorCode::UpgradeRequired,
     ErrorCode::ContextLengthExceeded,
     ErrorCode::RateLimitExceeded,
     ErrorCode::ConcurrencyLimitExceeded,

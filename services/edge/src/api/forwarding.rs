@@ -51,6 +51,10 @@ pub(super) async fn forward(
         let tenant = identify(arrival, access, &mut record)?;
         let permit = admit(&tenant, record.started, &mut rate)?;
         let answer = match matched {
+            Matched::Forward(..) | Matched::Form(_) if headers::is_encoded(&head.headers) => {
+                let message = "bodies must not be compressed; send it without `content-encoding`";
+                return Err(ApiError::new(ErrorCode::UnsupportedContentCoding, message).into());
+            }
             Matched::Forward(_, kind) => {
                 with_body(arrival, kind, &mut body, &tenant, &mut record).await?
             }
@@ -113,7 +117,7 @@ async fn with_body(
         None => None,
         Some(id) => {
             let lookup = arrival.lookup(id, tenant, http::Method::GET)?;
-            lookup.owner_at(kept_at(id), record.request.as_str()).await
+            lookup.to_go_on(kept_at(id), &prepared.model, record.request.as_str()).await?
         }
     };
     run(arrival, tenant, prepared, owner.as_ref(), record).await

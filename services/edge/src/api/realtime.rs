@@ -7,9 +7,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use domain::{ErrorCode, FailureClass, Route};
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, UPGRADE};
-use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
+    UPGRADE,
+};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, Version, response};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use lifecycle::Drain;
@@ -21,6 +25,7 @@ use super::Arrival;
 use super::forwarding::only_model;
 use crate::access::ANONYMOUS;
 use crate::fleet::ModelView;
+use crate::gateway::{Gateway, KEY_REFUSED};
 use crate::headers;
 use crate::lease::Lease;
 use crate::limits::Permit;
@@ -36,7 +41,8 @@ const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 /// How often the router is told that a session lasts: it takes a booking for lost of which it hears
 /// nothing for an hour.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(60);
-const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
+/// The one version that there is of WebSockets.
+const VERSION: &[u8] = b"13";
 
 /// An answer, and the session that begins with it, if one does.
 pub(super) struct Opened {
@@ -64,17 +70,41 @@ impl Held {
     }
 }
 
-/// The client's end of the WebSocket that a request asks for.
+/// The client's end of the WebSocket that a request asks for (RFC 6455 section 4.2.1).
 pub(super) fn check(arrival: Arrival<'_>, client: Option<OnUpgrade>) -> Result<OnUpgrade, Refusal> {
-    let head = arrival.head;
-    let asked = head.headers.get(UPGRADE).and_then(|value| value.to_str().ok());
+    let (head, headers) = (arrival.head, &arrival.head.headers);
     let asks = head.version == Version::HTTP_11
-        && head.headers.contains_key(KEY)
-        && asked.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"));
-    client.filter(|_| asks).ok_or_else(|| {
-        let message = "this route takes WebSocket connections over HTTP/1.1";
-        ApiError::new(ErrorCode::InvalidRequest, message).into()
-    })
+        && headers::lists(headers, CONNECTION, "upgrade")
+        && headers::lists(headers, UPGRADE, "websocket");
+    let Some(client) = client.filter(|_| asks) else {
+        let message = "this route takes WebSocket connections over HTTP/1.1: `connection: upgrade` \
+                       and `upgrade: websocket`";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message).into());
+    };
+    if only(headers, SEC_WEBSOCKET_VERSION) != Some(VERSION) {
+        let message = "this route takes WebSocket version 13; see `sec-websocket-version`";
+        return Err(ApiError::new(ErrorCode::UpgradeRequired, message).into());
+    }
+    if !only(headers, SEC_WEBSOCKET_KEY).is_some_and(is_key) {
+        let message = "`sec-websocket-key` must be 16 bytes in base64";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message).into());
+    }
+    Ok(client)
+}
+
+/// The value of a header that is given once.
+fn only(headers: &HeaderMap, name: HeaderName) -> Option<&[u8]> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.as_bytes().trim_ascii();
+    values.next().is_none().then_some(value)
+}
+
+/// Whether these are 16 bytes in base64: 22 letters, and two signs for what is missing of the last
+/// three bytes.
+fn is_key(value: &[u8]) -> bool {
+    let letters = value.strip_suffix(b"==").unwrap_or_default();
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    letters.len() == 22 && letters.iter().all(is_letter)
 }
 
 /// Finds an engine that takes the session.
@@ -88,7 +118,7 @@ pub(super) async fn open(
     let model = only_model(arrival, tenant)?;
     record.model = Some(model.id.clone());
     record.model_metrics = Arc::clone(&model.metrics);
-    let (mut excluded, mut refused) = (Vec::new(), None);
+    let (mut excluded, mut refusals) = (Vec::new(), Refusals::default());
     for attempt in 0..u32::try_from(rules.max_attempts).unwrap_or(u32::MAX) {
         let now = lifecycle::monotonic();
         let Some(turn) = model.retries.turn(rules.retry_budget, attempt, now) else {
@@ -119,13 +149,8 @@ pub(super) async fn open(
                 let response = Response::from_parts(head, EdgeBody::full(""));
                 return Ok(Opened { response, session: Some(Session { engine, lease }) });
             }
-            Ok(Ok(Switched::Refused(mut head, body))) => {
-                lease.refused(class_of(head.status), &head.headers);
-                headers::for_client(&mut head.headers);
-                head.headers.remove(CONTENT_LENGTH);
-                let class = class_of(head.status);
-                refused = Some(Response::from_parts(head, EdgeBody::full(body)));
-                class
+            Ok(Ok(Switched::Refused(head, body))) => {
+                refusals.take(gateway, record, &mut lease, (head, body))
             }
             Ok(Err(_)) => FailureClass::Connection,
             Err(_) => FailureClass::Timeout,
@@ -136,15 +161,61 @@ pub(super) async fn open(
         }
         gateway.families.count_retry(class);
     }
-    if let Some(response) = refused {
-        let client = response.status().is_client_error();
-        let outcome = if client { Outcome::ClientError } else { Outcome::UpstreamError };
-        record.end(outcome, None);
-        return Ok(Opened { response, session: None });
+    refusals.end(record)
+}
+
+/// What engines said that take no session.
+#[derive(Default)]
+struct Refusals {
+    /// The last one that may reach the client.
+    last: Option<Response<EdgeBody>>,
+    /// Whether one wants a key that this edge has not.
+    key: bool,
+}
+
+impl Refusals {
+    fn take(
+        &mut self,
+        gateway: &Gateway,
+        record: &Record,
+        lease: &mut Lease,
+        (mut head, body): (response::Parts, Bytes),
+    ) -> FailureClass {
+        match head.status {
+            StatusCode::UNAUTHORIZED => {
+                gateway.key_refused(record.request.as_str(), record.backend.as_ref());
+                self.key = true;
+            }
+            // What servers say of a session that they close before they have agreed to it.
+            StatusCode::FORBIDDEN => {}
+            status => {
+                let class = class_of(status);
+                lease.refused(class, &head.headers);
+                headers::for_client(&mut head.headers);
+                head.headers.remove(CONTENT_LENGTH);
+                self.last = Some(Response::from_parts(head, EdgeBody::full(body)));
+                return class;
+            }
+        }
+        lease.turned_away();
+        FailureClass::BackPressure
     }
-    record.end(Outcome::UpstreamError, Some(ErrorCode::UpstreamUnavailable));
-    let message = "no engine could take the session; try again";
-    Err(ApiError::new(ErrorCode::UpstreamUnavailable, message).into())
+
+    /// No attempt is left: the last engine's own answer, or an error of ours.
+    fn end(self, record: &mut Record) -> Result<Opened, Refusal> {
+        if let Some(response) = self.last {
+            let client = response.status().is_client_error();
+            let outcome = if client { Outcome::ClientError } else { Outcome::UpstreamError };
+            record.end(outcome, None);
+            return Ok(Opened { response, session: None });
+        }
+        record.end(Outcome::UpstreamError, Some(ErrorCode::UpstreamUnavailable));
+        let message = match self.key {
+            true => KEY_REFUSED,
+            false => "no engine could take the session; try again",
+        };
+        Err(ApiError::new(ErrorCode::UpstreamUnavailable, message).into())
+    }
 }
 
 fn route(model: &ModelView, record: &Record, attempt: u32, excluded: Vec<domain::RankId>) -> Route {

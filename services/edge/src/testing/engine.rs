@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::eventually;
 
+const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
+
 /// What an engine does with a request it has read.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -229,6 +231,13 @@ async fn read_request(stream: &mut TcpStream) -> Option<Request> {
     let mut request = Request { head, body: bytes.split_off(head_end + 4) };
     let length = request.header("content-length").and_then(|v| v.parse().ok()).unwrap_or(0);
     while request.body.len() < length {
+        if stream.read_buf(&mut request.body).await.ok()? == 0 {
+            return None;
+        }
+    }
+    // Chunks stay as they came.
+    let in_chunks = request.header("transfer-encoding") == Some("chunked");
+    while in_chunks && !request.body.ends_with(LAST_CHUNK) {
         if stream.read_buf(&mut request.body).await.ok()? == 0 {
             return None;
         }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{
-    Backend, BackendState, BoxFuture, BoxStream, CacheConfig, Candidate, Decision, DecisionReason,
-    EngineKind, Evidence, EvidenceLevel, Fleet, Incarnation, KeyList, LeaseId, ModelId, RankState,
-    RejectReason, Rejected, Report, Route, RoutingClient, ScoreParts, ServedModel,
+    Backend, BackendId, BackendState, BoxFuture, BoxStream, CacheConfig, Candidate, Decision,
+    DecisionReason, EngineKind, Evidence, EvidenceLevel, Fleet, Incarnation, KeyList, LeaseId,
+    ModelId, RankState, RejectReason, Rejected, Report, Route, RoutingClient, ScoreParts,
+    ServedModel,
 };
 use parking_lot::Mutex;
 
 use super::Engine;
 
 pub(crate) struct Router {
-    fleet: Arc<Fleet>,
+    fleet: Mutex<Arc<Fleet>>,
     pin_rank: bool,
     seen: Mutex<Seen>,
 }
@@ -34,10 +35,22 @@ impl Router {
     pub(crate) fn new(engines: &[&Engine]) -> Arc<Self> {
         let backends = engines.iter().map(|e| Arc::new(backend(e))).collect();
         Arc::new(Self {
-            fleet: Arc::new(Fleet { revision: 1, backends }),
+            fleet: Mutex::new(Arc::new(Fleet { revision: 1, backends })),
             pin_rank: false,
             seen: Mutex::default(),
         })
+    }
+
+    /// Changes the engines; the edge is not told, and sees it when it looks.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Vec<Arc<Backend>>)) {
+        change(&mut Arc::make_mut(&mut self.fleet.lock()).backends);
+    }
+
+    /// Changes one of them.
+    pub(crate) fn change_one(&self, id: &BackendId, change: impl FnOnce(&mut Backend)) {
+        let mut fleet = self.fleet.lock();
+        let mut backends = Arc::make_mut(&mut fleet).backends.iter_mut();
+        change(Arc::make_mut(backends.find(|backend| backend.id == *id).unwrap()));
     }
 
     pub(crate) fn routes(&self) -> Vec<Route> {
@@ -84,11 +97,11 @@ impl Router {
         let reject = |reason| Err(Rejected { reason, retry_after: None });
         let mut seen = self.seen.lock();
         seen.routes.push(route.clone());
-        if self.fleet.ready_for(&route.model).next().is_none() {
+        let fleet = self.fleet();
+        if fleet.ready_for(&route.model).next().is_none() {
             return reject(RejectReason::UnknownModel);
         }
-        let mut left = self
-            .fleet
+        let mut left = fleet
             .ready_for(&route.model)
             .filter(|b| !route.excluded.contains(&b.rank_id(0)))
             .map(|b| Candidate {
@@ -120,7 +133,7 @@ impl RoutingClient for Router {
     }
 
     fn fleet(&self) -> Arc<Fleet> {
-        Arc::clone(&self.fleet)
+        Arc::clone(&self.fleet.lock())
     }
 
     fn watch_fleet(&self) -> BoxStream<'static, Arc<Fleet>> {

@@ -11,6 +11,8 @@ use crate::testing::*;
 
 const PATH: &str = "/v1/audio/transcriptions";
 const PLAIN: &str = "multipart/form-data; boundary=XX";
+/// How a form may end; the last one is right.
+const ENDS: [&[u8]; 4] = [b"", b"--XX", b"--XX-", b"--XX--"];
 
 fn file(bytes: &[u8]) -> Vec<u8> {
     let head = "--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\
@@ -131,6 +133,49 @@ async fn a_second_model_in_a_form_that_is_passed_on_breaks_it_off() {
     assert!(engine.requests().is_empty(), "it never had it whole");
     bed.assert_idle().await;
     assert_eq!(bed.router.events(), [["failed client_error"]]);
+}
+
+/// The form in chunks.
+async fn send_in_chunks(bed: &Bed, body: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: {PLAIN}\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // A refusal may come before all of it is sent.
+    for piece in body.chunks(100_000) {
+        let chunk = [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat();
+        let _ = stream.write_all(&chunk).await;
+    }
+    let _ = stream.write_all(b"0\r\n\r\n").await;
+    stream
+}
+
+#[tokio::test]
+async fn a_form_that_ends_without_its_closing_boundary_is_no_engines_whole_request() {
+    // Held whole; held to about its end; passed on.
+    for length in [1000, 262_000, 270_000, 2_000_000] {
+        for (end, in_chunks) in ENDS.into_iter().flat_map(|end| [(end, false), (end, true)]) {
+            let engine = Engine::start("e", ok()).await;
+            let bed = Bed::start(&[&engine]).await;
+            let body = [&field("model", "m")[..], &file(&sound(length)), end].concat();
+            let mut client = match in_chunks {
+                false => send(&bed, PLAIN, &body).await,
+                true => send_in_chunks(&bed, &body).await,
+            };
+            let reply = read_reply(&mut client, "POST").await;
+            if end == b"--XX--" {
+                assert_eq!((reply.status, engine.requests().len()), (200, 1), "{length}");
+                continue;
+            }
+            assert_error(&reply, ErrorCode::InvalidRequest);
+            let text = reply.text();
+            assert!(text.contains("does not end with its boundary"), "{length}: {text}");
+            bed.assert_idle().await;
+            engine.await_all_closed().await;
+            assert!(engine.requests().is_empty(), "{length}: it had it whole");
+        }
+    }
 }
 
 #[tokio::test]

@@ -9,13 +9,8 @@ use lifecycle::ShutdownOutcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::testing::h2::*;
 use crate::testing::*;
-
-/// Frames of RFC 9113, section 6.
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const ACK: u8 = 1;
 
 /// A stream with content, a pause, and its end.
 fn slow() -> Vec<Step> {
@@ -23,35 +18,19 @@ fn slow() -> Vec<Step> {
     vec![sse(), event(&token("a")), pause, event(DONE), Step::Send(b"0\r\n\r\n".to_vec())]
 }
 
-async fn frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
-    let mut head = [0; 9];
-    stream.read_exact(&mut head).await.ok()?;
-    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
-    let mut payload = vec![0; length as usize];
-    stream.read_exact(&mut payload).await.ok()?;
-    Some((head[3], head[4], payload))
-}
-
-async fn reply(stream: &mut TcpStream, kind: u8, flags: u8, payload: &[u8]) {
-    let length = u8::try_from(payload.len()).unwrap();
-    let head = [0, 0, length, kind, flags, 0, 0, 0, 0];
-    stream.write_all(&[&head, payload].concat()).await.unwrap();
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_idle_http_2_connection_is_told_to_go_away_without_an_error_and_closed() {
     let engine = Engine::start("e", vec![slow()]).await;
     let bed = Bed::start(&[&engine]).await;
     let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-    reply(&mut stream, SETTINGS, 0, &[]).await;
-    assert_eq!(frame(&mut stream).await.unwrap().0, SETTINGS);
+    stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+    assert_eq!(read_frame(&mut stream).await.unwrap().0, SETTINGS);
     bed.lifecycle.begin_drain();
     let mut told = Vec::new();
-    while let Some((kind, flags, payload)) = frame(&mut stream).await {
+    while let Some((kind, flags, payload)) = read_frame(&mut stream).await {
         match (kind, flags & ACK) {
-            (PING, 0) => reply(&mut stream, PING, ACK, &payload).await,
-            (SETTINGS, 0) => reply(&mut stream, SETTINGS, ACK, &[]).await,
+            (PING, 0) => stream.write_all(&frame(PING, ACK, 0, &payload)).await.unwrap(),
+            (SETTINGS, 0) => stream.write_all(&frame(SETTINGS, ACK, 0, &[])).await.unwrap(),
             (GOAWAY, _) => {
                 let number =
                     |at: usize| u32::from_be_bytes(payload[at..at + 4].try_into().unwrap());

@@ -83,12 +83,104 @@ async fn a_session_that_an_engine_cannot_take_is_another_ones() {
 
 #[tokio::test]
 async fn an_engines_refusal_of_a_session_reaches_the_client() {
-    let engine =
-        Engine::start("a", vec![vec![answer("403 Forbidden", "x-why: no\r\n", "no")]]).await;
+    let engine = Engine::start("a", vec![vec![answer("422 No", "x-why: no\r\n", "no")]]).await;
     let bed = Bed::start(&[&engine]).await;
     let reply = read_reply(&mut ask(&bed).await, "GET").await;
-    assert_eq!((reply.status, reply.text().as_str()), (403, "no"));
+    assert_eq!((reply.status, reply.text().as_str()), (422, "no"));
     assert_eq!(reply.header("x-why"), Some("no"));
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_refuses_the_gateways_key_or_any_session_is_no_clients_business() {
+    for (status, of_key) in [("401 Unauthorized", true), ("403 Forbidden", false)] {
+        let refuses = || vec![answer(status, "www-authenticate: Bearer\r\n", "your key is wrong")];
+        let picky = Engine::start("picky", vec![refuses()]).await;
+        let good = Engine::start("good", vec![agrees()]).await;
+        let bed = Bed::start(&[&picky, &good]).await;
+        let mut client = ask(&bed).await;
+        assert!(head(&mut client).await.starts_with("http/1.1 101"), "{status}");
+        drop(client);
+        bed.assert_idle().await;
+        assert_eq!(bed.router.events()[0], ["failed back_pressure"]);
+
+        let bed = Bed::start(&[&picky]).await;
+        let reply = read_reply(&mut ask(&bed).await, "GET").await;
+        assert_error(&reply, ErrorCode::UpstreamUnavailable);
+        assert_eq!(reply.header("www-authenticate"), None);
+        assert_eq!(reply.text().contains("the gateway's own key"), of_key, "{}", reply.text());
+        bed.assert_metric(&format!("warmpath_edge_engine_unauthorized_total {}", u8::from(of_key)));
+        bed.assert_idle().await;
+    }
+}
+
+async fn ask_with(bed: &Bed, asked: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_handshake_that_lacks_any_part_reaches_no_engine() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let bed = Bed::start(&[&engine]).await;
+    const LIST: &str = "connection: keep-alive, Upgrade\r\n";
+    const KEY: &str = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    for (line, instead) in [
+        (LIST, ""),
+        (LIST, "connection: keep-alive\r\n"),
+        (LIST, "connection: upgraded\r\n"),
+        ("upgrade: websocket\r\n", ""),
+        ("upgrade: websocket\r\n", "upgrade: h2c\r\n"),
+        (KEY, ""),
+        (KEY, "sec-websocket-key: \r\n"),
+        (KEY, "sec-websocket-key: dGhlIHNhbXBsZSBub25j\r\n"),
+        (KEY, "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=\r\n"),
+        (KEY, "sec-websocket-key: dGhlIHNhbXBsZSBub25jZ===\r\n"),
+        (KEY, "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQAA\r\n"),
+        (KEY, "sec-websocket-key: dGhlIHNhbXBsZSB_b25jZQ==\r\n"),
+        (KEY, &KEY.repeat(2)),
+        ("HTTP/1.1", "HTTP/1.0"),
+    ] {
+        let asked = ASK.replace(line, instead);
+        assert_ne!(asked, ASK);
+        let reply = read_reply(&mut ask_with(&bed, &asked).await, "GET").await;
+        assert_error(&reply, ErrorCode::InvalidRequest);
+    }
+    let posted = read_reply(&mut ask_with(&bed, &ASK.replace("GET", "POST")).await, "POST").await;
+    assert_error(&posted, ErrorCode::MethodNotAllowed);
+    assert!(engine.requests().is_empty());
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn another_version_of_websockets_is_told_which_one_is_taken() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let version = "sec-websocket-version: 13\r\n";
+    for other in ["", "sec-websocket-version: 8\r\n", "sec-websocket-version: 13, 8\r\n"] {
+        let asked = ASK.replace(version, other);
+        let reply = read_reply(&mut ask_with(&bed, &asked).await, "GET").await;
+        assert_error(&reply, ErrorCode::UpgradeRequired);
+        assert_eq!(reply.header("sec-websocket-version"), Some("13"));
+        assert_eq!(reply.header("upgrade"), Some("websocket"));
+        assert_eq!(reply.header("connection"), Some("upgrade"));
+    }
+    assert!(engine.requests().is_empty());
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
+async fn a_handshake_may_write_its_words_in_lists_and_in_any_letters() {
+    let engine = Engine::start("e", vec![agrees()]).await;
+    let bed = Bed::start(&[&engine]).await;
+    let asked = ASK
+        .replace("connection: keep-alive, Upgrade", "connection: keep-alive\r\nConnection: UPGRADE")
+        .replace("upgrade: websocket", "upgrade: h2c, WebSocket");
+    let mut client = ask_with(&bed, &asked).await;
+    assert!(head(&mut client).await.starts_with("http/1.1 101"));
+    assert_eq!(engine.requests()[0].header("upgrade"), Some("websocket"));
+    drop(client);
     bed.assert_idle().await;
 }
 

@@ -110,6 +110,16 @@ impl StreamedBody {
         self.scanner.feed(&piece)?;
         Ok(piece)
     }
+
+    /// A piece that goes to the engine. With the last byte of a length that was told it has all,
+    /// and this body is not asked for an end: a form that is none must not be whole there.
+    fn pass(&mut self, piece: Bytes) -> Result<Bytes, BodyFault> {
+        self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
+        if self.left == Some(0) {
+            self.scanner.finish()?;
+        }
+        Ok(piece)
+    }
 }
 
 impl Body for Outgoing {
@@ -127,11 +137,8 @@ impl Body for Outgoing {
             Outgoing::Streamed(body) => body,
         };
         let piece = std::task::ready!(body.poll_piece(cx));
-        Poll::Ready(piece.map(|piece| match piece {
-            Ok(piece) => {
-                body.left = body.left.map(|left| left.saturating_sub(piece.len() as u64));
-                Ok(Frame::data(piece))
-            }
+        Poll::Ready(piece.map(|piece| match piece.and_then(|piece| body.pass(piece)) {
+            Ok(piece) => Ok(Frame::data(piece)),
             Err(fault) => {
                 let _ = body.fault.set(fault);
                 Err(fault)
