@@ -108,7 +108,7 @@ impl Lookup<'_> {
     ///
     /// # Errors
     /// The one that keeps it cannot, or it is not known who does.
-    pub(crate) async fn to_go_on(
+    pub(crate) async fn owner_for(
         mut self,
         target: Option<PathAndQuery>,
         model: &ModelId,

@@ -117,7 +117,7 @@ async fn with_body(
         None => None,
         Some(id) => {
             let lookup = arrival.lookup(id, tenant, http::Method::GET)?;
-            lookup.to_go_on(kept_at(id), &prepared.model, record.request.as_str()).await?
+            lookup.owner_for(kept_at(id), &prepared.model, record.request.as_str()).await?
         }
     };
     run(arrival, tenant, prepared, owner.as_ref(), record).await
