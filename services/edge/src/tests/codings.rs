@@ -33,6 +33,7 @@ async fn a_transfer_coding_besides_chunks_is_refused_and_nothing_behind_it_is_re
             "Transfer-Encoding: GZIP\r\ntransfer-encoding: chunked\r\n",
             "transfer-encoding: identity, chunked\r\n",
             "transfer-encoding: chunked, chunked\r\n",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
         ] {
             let reply = in_chunks(&bed, path, codings).await.unwrap();
             assert!(reply.whole, "one answer, and then the end: {}", reply.text());

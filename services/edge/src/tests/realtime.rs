@@ -122,7 +122,7 @@ async fn ask_with(bed: &Bed, asked: &str) -> TcpStream {
 
 #[tokio::test]
 async fn a_handshake_that_lacks_any_part_reaches_no_engine() {
-    let engine = Engine::start("e", vec![agrees()]).await;
+    let engine = Engine::start("e", vec![vec![answer("500 No", "", "")]]).await;
     let bed = Bed::start(&[&engine]).await;
     const LIST: &str = "connection: keep-alive, Upgrade\r\n";
     const KEY: &str = "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -155,7 +155,7 @@ async fn a_handshake_that_lacks_any_part_reaches_no_engine() {
 
 #[tokio::test]
 async fn another_version_of_websockets_is_told_which_one_is_taken() {
-    let engine = Engine::start("e", vec![agrees()]).await;
+    let engine = Engine::start("e", vec![vec![answer("500 No", "", "")]]).await;
     let bed = Bed::start(&[&engine]).await;
     let version = "sec-websocket-version: 13\r\n";
     for other in ["", "sec-websocket-version: 8\r\n", "sec-websocket-version: 13, 8\r\n"] {
