@@ -181,24 +181,25 @@ impl Refusals {
         lease: &mut Lease,
         (mut head, body): (response::Parts, Bytes),
     ) -> FailureClass {
-        match head.status {
-            StatusCode::UNAUTHORIZED => {
-                gateway.key_refused(record.request.as_str(), record.backend.as_ref());
-                self.key = true;
-            }
-            // What servers say of a session that they close before they have agreed to it.
-            StatusCode::FORBIDDEN => {}
-            status => {
-                let class = class_of(status);
-                lease.refused(class, &head.headers);
-                headers::for_client(&mut head.headers);
-                head.headers.remove(CONTENT_LENGTH);
-                self.last = Some(Response::from_parts(head, EdgeBody::full(body)));
-                return class;
-            }
+        if head.status == StatusCode::UNAUTHORIZED {
+            gateway.key_refused(record.request.as_str(), record.backend.as_ref());
+            self.key = true;
+            lease.turned_away();
+            return FailureClass::BackPressure;
         }
-        lease.turned_away();
-        FailureClass::BackPressure
+        // Servers say 403 of any session that they close before they have agreed to it.
+        let class = if head.status == StatusCode::FORBIDDEN {
+            lease.turned_away();
+            FailureClass::BackPressure
+        } else {
+            let class = class_of(head.status);
+            lease.refused(class, &head.headers);
+            class
+        };
+        headers::for_client(&mut head.headers);
+        head.headers.remove(CONTENT_LENGTH);
+        self.last = Some(Response::from_parts(head, EdgeBody::full(body)));
+        class
     }
 
     /// No attempt is left: the last engine's own answer, or an error of ours.
