@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
-use openai_api::{BodyView, Field, Member, Object, RouteKind, Splice, with_include_usage};
+use openai_api::{BodyView, Field, Member, Object, RouteKind, Splice};
 
 /// What edits write.
 const MODEL: &str = "another \"model\" \u{e9}";
@@ -120,7 +120,7 @@ fn removes_members(view: &BodyView<'_>, field: Field, path: &[&str]) {
 }
 
 fn asks_for_usage(view: &BodyView<'_>, data: &[u8]) {
-    let asked = with_include_usage(view, &Bytes::copy_from_slice(data));
+    let asked = Splice::new(view).include_usage().finish();
     if view.can_inject_usage() {
         let again = again(&asked, view);
         assert_eq!(again.include_usage, Some(true));

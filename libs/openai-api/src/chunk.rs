@@ -142,7 +142,7 @@ pub struct UsageFilter {
 }
 
 impl UsageFilter {
-    /// `injected`: the request was changed by [`with_include_usage`](crate::with_include_usage).
+    /// `injected`: the request was changed by [`Splice::include_usage`](crate::Splice::include_usage).
     pub const fn new(injected: bool) -> Self {
         Self { injected }
     }

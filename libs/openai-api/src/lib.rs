@@ -30,5 +30,5 @@ pub use chunk::{
 pub use errors::{ApiError, Dialect};
 pub use json::{Items, items};
 pub use multipart::{FormFault, FormModel, FormScanner};
-pub use splice::{Splice, with_include_usage};
+pub use splice::Splice;
 pub use sse::{FrameKind, SseFrame, SseSplitter};

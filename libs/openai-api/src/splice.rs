@@ -82,14 +82,14 @@ impl<'a> Splice<'a> {
 
     /// The edited body.
     pub fn finish(self) -> Bytes {
-        let text = self.view.body_text();
-        Bytes::from(apply(text, &self.ranges()))
+        let body = Bytes::copy_from_slice(self.view.body_text().as_bytes());
+        Bytes::from(self.pieces(&body).concat())
     }
 
     /// The edited body in pieces: what stays are parts of `body`, which is what the view was parsed
     /// from, and nothing of it is copied. No piece is empty.
     pub fn pieces(self, body: &Bytes) -> Vec<Bytes> {
-        debug_assert_eq!(body, self.view.body_text().as_bytes());
+        debug_assert!(body == self.view.body_text().as_bytes(), "it is another body's view");
         let edits = self.ranges();
         let mut pieces = Vec::with_capacity(2 * edits.len() + 1);
         let mut from = 0;
@@ -150,24 +150,17 @@ fn without<'a>(removed: &'a [&Entry]) -> impl Iterator<Item = Range<usize>> + 'a
 }
 
 /// Replaces ranges that are in order and do not overlap.
-fn apply(text: &str, edits: &[(Range<usize>, impl AsRef<str>)]) -> String {
-    let added: usize = edits.iter().map(|(_, new)| new.as_ref().len()).sum();
+fn apply(text: &str, edits: &[(Range<usize>, &str)]) -> String {
+    let added: usize = edits.iter().map(|(_, new)| new.len()).sum();
     let mut out = String::with_capacity(text.len() + added);
     let mut from = 0;
     for (range, new) in edits {
         out.push_str(&text[from..range.start]);
-        out.push_str(new.as_ref());
+        out.push_str(new);
         from = range.end;
     }
     out.push_str(&text[from..]);
     out
-}
-
-/// The body with `stream_options.include_usage` true and the other options kept, or the body
-/// itself where [`BodyView::can_inject_usage`] says no. `body` is what `view` was parsed from.
-pub fn with_include_usage(view: &BodyView<'_>, body: &Bytes) -> Bytes {
-    let splice = Splice::new(view).include_usage();
-    if splice.is_empty() { body.clone() } else { splice.finish() }
 }
 
 fn including_usage(options: &str) -> Result<String, Malformed> {

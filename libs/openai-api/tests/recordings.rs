@@ -5,8 +5,8 @@ use std::path::Path;
 use bytes::Bytes;
 use domain::Usage;
 use openai_api::{
-    BodyView, ChunkView, Field, FrameKind, RouteKind, SseFrame, SseSplitter, UsageFilter,
-    UsageMeter, usage_of_response, with_include_usage,
+    BodyView, ChunkView, Field, FrameKind, RouteKind, Splice, SseFrame, SseSplitter, UsageFilter,
+    UsageMeter, usage_of_response,
 };
 use proptest::prelude::*;
 
@@ -213,7 +213,7 @@ fn recorded_requests_are_accepted_but_for_the_faults_that_are_ours_to_refuse() {
         assert!(!view.model.is_empty(), "{name}");
         assert!(view.value().is_some(), "{name}");
         let body = Bytes::from(recording.request.clone());
-        let edited = with_include_usage(&view, &body);
+        let edited = Splice::new(&view).include_usage().finish();
         assert_eq!(edited != body, view.can_inject_usage(), "{name}");
         if edited != body {
             let after = BodyView::parse(&edited, kind).expect("an edited body is well formed");

@@ -81,13 +81,14 @@ impl KeySpace {
     /// tokens at most.
     pub fn token_writer(&self, block_size: u32, most: usize) -> KeyWriter {
         let size = block_size as usize;
-        KeyWriter::new(self.token_seed, size * 4, most.checked_div(size).unwrap_or(0))
+        let room = if size == 0 { 0 } else { most.saturating_mul(4) };
+        KeyWriter::new(self.token_seed, size * 4, room)
     }
 
     /// As [`text_keys`](Self::text_keys), of text that is not all there at once.
     pub fn text_writer(&self, block_bytes: u32) -> KeyWriter {
-        let most = if block_bytes == 0 { 0 } else { usize::MAX };
-        KeyWriter::new(self.text_seed, block_bytes as usize, most)
+        let room = if block_bytes == 0 { 0 } else { usize::MAX };
+        KeyWriter::new(self.text_seed, block_bytes as usize, room)
     }
 
     /// One key for each full block of `block_bytes` bytes of canonical text. A size of 0 gives
@@ -107,27 +108,28 @@ impl KeySpace {
     }
 }
 
-/// Makes keys of a prompt that comes bit by bit: what is held of it is less than a block.
+/// Makes keys of a prompt that comes bit by bit: what is held of it is less than a block. They are
+/// those of a prompt that is there whole, of which no block is copied.
 pub struct KeyWriter {
     key: u64,
     /// Bytes of a block.
     size: usize,
-    /// Keys that are still to be made at most.
-    left: usize,
+    /// Bytes that are still taken.
+    room: usize,
     /// What came behind the last full block.
     pending: Vec<u8>,
     keys: Vec<BlockKey>,
 }
 
 impl KeyWriter {
-    fn new(seed: u64, size: usize, most: usize) -> Self {
-        Self { key: seed, size, left: most, pending: Vec::new(), keys: Vec::new() }
+    fn new(seed: u64, size: usize, room: usize) -> Self {
+        Self { key: seed, size, room, pending: Vec::new(), keys: Vec::new() }
     }
 
     /// Makes room for the keys of so many bytes, so that none of it is taken twice.
     #[must_use]
     pub fn expecting(mut self, bytes: usize) -> Self {
-        self.keys.reserve_exact((bytes / self.size.max(1)).min(self.left));
+        self.keys.reserve_exact(bytes.min(self.room) / self.size.max(1));
         self
     }
 
@@ -137,10 +139,12 @@ impl KeyWriter {
     }
 
     /// The next bytes.
-    pub fn write(&mut self, mut bytes: &[u8]) {
-        if self.left == 0 {
+    pub fn write(&mut self, bytes: &[u8]) {
+        let mut bytes = &bytes[..bytes.len().min(self.room)];
+        if bytes.is_empty() {
             return;
         }
+        self.room -= bytes.len();
         let lacks = self.size - self.pending.len();
         if lacks < self.size || bytes.len() < self.size {
             let (now, later) = bytes.split_at(lacks.min(bytes.len()));
@@ -154,7 +158,7 @@ impl KeyWriter {
         }
         let blocks = bytes.chunks_exact(self.size);
         let rest = blocks.remainder();
-        for block in blocks.take(self.left) {
+        for block in blocks {
             self.add(xxh3_64_with_seed(block, self.key));
         }
         self.pending.extend_from_slice(rest);
@@ -163,11 +167,9 @@ impl KeyWriter {
     fn add(&mut self, key: u64) {
         self.key = key;
         self.keys.push(BlockKey(key));
-        self.left -= 1;
     }
 
-    /// The keys of what came, and the tokens behind the last full block. Of more than the most
-    /// that keys are made of, what is behind them is not kept.
+    /// The keys of what was taken, and the tokens behind the last full block.
     pub fn finish(self) -> (Vec<BlockKey>, Box<[u32]>) {
         let token = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
         (self.keys, self.pending.chunks_exact(4).map(token).collect())
@@ -291,13 +293,16 @@ mod tests {
     }
 
     #[test]
-    fn no_keys_are_made_of_more_than_the_most() {
+    fn no_more_is_taken_than_the_most() {
         let space = space(b"s", "m", None, None);
         let tokens: Vec<u32> = (0..100).collect();
         for most in [0, 15, 16, 40, 96, 100, 200] {
             let mut writer = space.token_writer(16, most);
             tokens.iter().for_each(|token| writer.write_token(*token));
-            assert_eq!(writer.finish().0, space.keys(&tokens[..most.min(100)], 16), "{most}");
+            let taken = &tokens[..most.min(100)];
+            let (keys, tail) = writer.finish();
+            assert_eq!(keys, space.keys(taken, 16), "{most}");
+            assert_eq!(*tail, taken[keys.len() * 16..], "{most}");
         }
         let mut writer = space.token_writer(0, 100);
         writer.write_token(1);

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use domain::ModelId;
 use domain::block::mix;
+use domain::{Backend, ModelId};
 use openai_api::{BodyView, Field, items};
 use serde::Deserialize;
 
@@ -56,18 +56,21 @@ impl Aliases {
         })
     }
 
-    /// The model that a request for `asked` goes to, if that is another one. `conversation` tells
+    /// The model that a request for `asked` goes to, if that is another one. Of several, `keeper`
+    /// has to serve it, if one has what the request goes on from. `conversation` tells
     /// conversations apart, and is asked for only where it matters; `may_use` whether the tenant
     /// may use the model that stands in.
     pub(crate) fn resolve(
         &self,
         asked: &str,
-        fleet: &FleetView,
+        (fleet, keeper): (&FleetView, Option<&Backend>),
         conversation: impl FnOnce() -> u64,
         may_use: impl Fn(&str) -> bool,
     ) -> Option<&ModelId> {
         let is_served = |model: &ModelId| fleet.model(model.as_str()).is_some();
-        let chosen = self.by_name.get(asked).map(|alias| alias.choose(is_served, conversation));
+        let may_go_on = |model: &ModelId| keeper.is_none_or(|backend| backend.serves(model));
+        let is_open = |model: &ModelId| is_served(model) && may_go_on(model);
+        let chosen = self.by_name.get(asked).map(|alias| alias.choose(is_open, conversation));
         let stands = match chosen {
             Some(model) => is_served(model),
             None => fleet.model(asked).is_some(),
@@ -81,14 +84,14 @@ impl Aliases {
 }
 
 impl Alias {
-    /// One of the models that are served, by weight; if none is, the first.
+    /// One of the models that are open to it, by weight; if none is, the first.
     fn choose(
         &self,
-        is_served: impl Fn(&ModelId) -> bool,
+        is_open: impl Fn(&ModelId) -> bool,
         conversation: impl FnOnce() -> u64,
     ) -> &ModelId {
-        let served: Vec<_> = self.targets.iter().filter(|(model, _)| is_served(model)).collect();
-        match served.as_slice() {
+        let open: Vec<_> = self.targets.iter().filter(|(model, _)| is_open(model)).collect();
+        match open.as_slice() {
             [] => &self.targets[0].0,
             [(only, _)] => only,
             several => {

@@ -65,7 +65,7 @@ struct Tokens {
 
 /// What routing needs to know of a prompt.
 #[derive(Default)]
-pub(crate) struct Keyed {
+pub(crate) struct KeyedPrompt {
     pub(crate) prompt: Option<Prompt>,
     /// Where it ends, if an answer's keys can go on from there.
     pub(crate) end: Option<PromptEnd>,
@@ -99,7 +99,7 @@ pub(crate) fn prompt_of(
     view: &BodyView<'_>,
     model: Option<&ModelView>,
     means: Means<'_>,
-) -> Result<Keyed, TooLong> {
+) -> Result<KeyedPrompt, TooLong> {
     let Means { region_secret, memory, budget } = means;
     let salt = view.cache_salt.as_deref();
     let space = match model {
@@ -134,7 +134,7 @@ pub(crate) fn prompt_of(
     memory.shrink(keys.iter().map(|list| size_of_val(&*list.keys)).sum());
     let tokens = saturated(count.unwrap_or(text_bytes / BYTES_PER_TOKEN));
     let prompt = Prompt { tokens, text_bytes: saturated(text_bytes), keys };
-    Ok(Keyed { prompt: Some(prompt), end, memory })
+    Ok(KeyedPrompt { prompt: Some(prompt), end, memory })
 }
 
 /// Bytes that are taken for a while to key a prompt, if these are many.
@@ -164,11 +164,11 @@ fn has_ids(view: &BodyView<'_>) -> bool {
 }
 
 /// A prompt of which only the length is known.
-fn unkeyed(view: &BodyView<'_>) -> Keyed {
+fn unkeyed(view: &BodyView<'_>) -> KeyedPrompt {
     let bytes = view.growing().len();
     let tokens = saturated(bytes / BYTES_PER_TOKEN);
     let prompt = Prompt { tokens, text_bytes: saturated(bytes), keys: Vec::new() };
-    Keyed { prompt: Some(prompt), ..Keyed::default() }
+    KeyedPrompt { prompt: Some(prompt), ..KeyedPrompt::default() }
 }
 
 /// Where a prompt ends that has one answer and is keyed to its last token.

@@ -103,64 +103,28 @@ impl Lookup<'_> {
         Ok(self.answer(response, errors))
     }
 
-    /// The backend that has to go on from the response with `model`: the one that is known to keep
-    /// it, or says so when asked at `target`. `None` if it is nowhere.
+    /// The backend that keeps the response: the one that is known to, or says so when asked at
+    /// `target`. `None` if it is nowhere.
     ///
     /// # Errors
-    /// The one that keeps it cannot, or it is not known who does.
-    pub(crate) async fn owner_for(
+    /// It is not known who does.
+    pub(crate) async fn keeper(
         mut self,
         target: Option<PathAndQuery>,
-        model: &ModelId,
         request: &str,
-    ) -> Result<Option<BackendId>, Refusal> {
+    ) -> Result<Option<Arc<Backend>>, Refusal> {
         let Some(target) = target else { return Ok(None) };
         self.target = target;
-        let owner = match self.known() {
-            Some(known) => known.id.clone(),
-            None => {
-                let Found { owner, failed, .. } = self.ask(request).await;
-                let Some((owner, response)) = owner else {
-                    return if failed == 0 { Ok(None) } else { Err(not_all_asked().into()) };
-                };
-                response.into_body().discard();
-                self.gateway.owners.learn(self.id, &owner);
-                owner
-            }
-        };
-        let fleet = self.gateway.routing.fleet();
-        if let Some(backend) = fleet.backends.iter().find(|backend| backend.id == owner) {
-            self.check(backend, model)?;
+        if let Some(known) = self.known() {
+            return Ok(Some(known));
         }
-        Ok(Some(owner))
-    }
-
-    /// Whether a backend can ever go on from what it keeps with `model`. One that is down may come
-    /// back, and its client is told to try again.
-    fn check(&self, owner: &Backend, model: &ModelId) -> Result<(), ApiError> {
-        let instead = "send the conversation itself in `input`, without `previous_response_id`";
-        let message = match owner.state {
-            BackendState::Draining | BackendState::Maintenance => {
-                format!("the engine that keeps this response takes no more requests; {instead}")
-            }
-            BackendState::Joining | BackendState::Down => return Ok(()),
-            BackendState::Ready if owner.serves(model) => return Ok(()),
-            BackendState::Ready => {
-                let models = owner.models.iter().map(|served| served.id.as_str());
-                let models = models.filter(|model| self.tenant.may_use(model));
-                let names: Vec<_> = models.take(MOST_NAMES).map(|m| format!("'{m}'")).collect();
-                match names.is_empty() {
-                    true => format!("this response does not belong to '{model}'; {instead}"),
-                    false => format!(
-                        "this response belongs to {}, not to '{model}'; ask for that model, or \
-                         {instead}",
-                        names.join(" or ")
-                    ),
-                }
-            }
+        let Found { owner, failed, .. } = self.ask(request).await;
+        let Some((owner, response)) = owner else {
+            return if failed == 0 { Ok(None) } else { Err(not_all_asked().into()) };
         };
-        let error = ApiError::new(ErrorCode::PreviousResponseUnusable, message);
-        Err(error.with_param("previous_response_id"))
+        response.into_body().discard();
+        self.gateway.owners.learn(self.id, &owner);
+        Ok(self.known())
     }
 
     /// The backend that is known to keep the response, while there is such a backend.
@@ -265,4 +229,39 @@ fn can_tell(backend: &Backend) -> bool {
 fn not_all_asked() -> ApiError {
     let message = "not every engine could be asked for this response; try again";
     ApiError::new(ErrorCode::UpstreamUnavailable, message)
+}
+
+/// Whether a backend can ever go on with `model` from what it keeps. One that is down may come
+/// back, and its client is told to try again.
+///
+/// # Errors
+/// It cannot.
+pub(crate) fn check_going_on(
+    keeper: &Backend,
+    model: &ModelId,
+    tenant: &Tenant,
+) -> Result<(), ApiError> {
+    let instead = "send the conversation itself in `input`, without `previous_response_id`";
+    let message = match keeper.state {
+        BackendState::Draining | BackendState::Maintenance => {
+            format!("the engine that keeps this response takes no more requests; {instead}")
+        }
+        BackendState::Joining | BackendState::Down => return Ok(()),
+        BackendState::Ready if keeper.serves(model) => return Ok(()),
+        BackendState::Ready => {
+            let models = keeper.models.iter().map(|served| served.id.as_str());
+            let models = models.filter(|model| tenant.may_use(model));
+            let names: Vec<_> = models.take(MOST_NAMES).map(|m| format!("'{m}'")).collect();
+            match names.is_empty() {
+                true => format!("this response belongs to another model; {instead}"),
+                false => format!(
+                    "this response belongs to {}, not to the model that is asked for; ask for \
+                     that one, or {instead}",
+                    names.join(" or ")
+                ),
+            }
+        }
+    };
+    let error = ApiError::new(ErrorCode::PreviousResponseUnusable, message);
+    Err(error.with_param("previous_response_id"))
 }

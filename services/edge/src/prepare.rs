@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use domain::{ErrorCode, ModelId, Prompt};
+use domain::{Backend, ErrorCode, ModelId, Prompt};
 use openai_api::{ApiError, BodyView, Field, FormModel, RouteKind, Splice};
 use tokio::sync::Semaphore;
 
@@ -13,7 +13,7 @@ use crate::aliases::{self, Aliases, digest};
 use crate::answer::PromptEnd;
 use crate::fleet::{FleetView, ModelView};
 use crate::guard;
-use crate::keys::{self, Keyed, Means, TooLong};
+use crate::keys::{self, KeyedPrompt, Means, TooLong};
 use crate::memory::{self, Full, Memory};
 use crate::payload::Payload;
 use crate::tenant::Tenant;
@@ -40,6 +40,8 @@ pub(crate) struct Prepared {
     pub(crate) prompt_end: Option<Arc<PromptEnd>>,
     /// Output tokens over all choices, if the client limits them.
     pub(crate) max_output_tokens: Option<u32>,
+    /// Whether the model is another one than was asked for.
+    pub(crate) replaced: bool,
     /// The response that it goes on from, which one backend keeps.
     pub(crate) previous: Option<Box<str>>,
     /// What rendering, tokenising and hashing took.
@@ -79,6 +81,8 @@ pub(crate) struct Desk<'a> {
     pub(crate) region_secret: &'a [u8],
     /// The memory for what is made of bodies.
     pub(crate) memory: &'a Arc<Semaphore>,
+    /// The backend that keeps what the request goes on from, once that is known.
+    pub(crate) keeper: Option<&'a Backend>,
 }
 
 /// Reads a body. Takes time in proportion to its length, most of it for what is tokenised:
@@ -111,7 +115,7 @@ pub(crate) fn prepare(
         .then(|| keys::prompt_of(&view, model.map(Arc::as_ref), means))
         .transpose()?;
     let keys_took = keyed.is_some().then(|| lifecycle::monotonic() - started);
-    let Keyed { prompt, end, memory } = keyed.unwrap_or_default();
+    let KeyedPrompt { prompt, end, memory } = keyed.unwrap_or_default();
     let sent = id.clone();
     Ok(Prepared {
         model: id,
@@ -123,6 +127,7 @@ pub(crate) fn prepare(
         prompt,
         prompt_end: end.map(Arc::new),
         max_output_tokens: max_output_tokens(&view),
+        replaced,
         previous: previous(&view),
         keys_took,
         _keys_memory: memory,
@@ -168,6 +173,7 @@ pub(crate) fn unread(model: &str, body: Payload, fleet: &FleetView) -> Prepared 
         prompt: None,
         prompt_end: None,
         max_output_tokens: None,
+        replaced: false,
         previous: None,
         keys_took: None,
         _keys_memory: Memory::default(),
@@ -181,12 +187,14 @@ fn model_for<'a>(
     desk: &Desk<'a>,
     conversation: impl FnOnce() -> u64,
 ) -> Result<(ModelId, Option<&'a Arc<ModelView>>, bool), ApiError> {
-    let Desk { fleet, tenant, aliases, .. } = desk;
+    let Desk { fleet, tenant, aliases, keeper, .. } = desk;
     if !tenant.may_use(asked) {
         let message = "this key may not use the model; ask for one that /v1/models lists";
         return Err(ApiError::new(ErrorCode::ModelAccessDenied, message).with_param("model"));
     }
-    if let Some(other) = aliases.resolve(asked, fleet, conversation, |name| tenant.may_use(name)) {
+    if let Some(other) =
+        aliases.resolve(asked, (fleet, *keeper), conversation, |name| tenant.may_use(name))
+    {
         return Ok((other.clone(), fleet.model(other.as_str()), true));
     }
     match fleet.model(asked) {

@@ -107,8 +107,7 @@ fn a_field_is_inserted_without_a_comma_where_nothing_stays_before_it() {
 fn asking_for_usage_keeps_the_other_stream_options() {
     let with_usage = |options: &str| {
         let body = format!(r#"{{"model":"m","stream":true{options},"seed":9007199254740993}}"#);
-        let edited = with_include_usage(&view(&body), &Bytes::from(body.clone()));
-        text(&edited).to_owned()
+        text(&Splice::new(&view(&body)).include_usage().finish()).to_owned()
     };
     let end = r#","seed":9007199254740993}"#;
     let start = r#"{"model":"m","stream":true"#;
@@ -154,7 +153,7 @@ fn a_body_that_must_not_be_asked_for_usage_stays_as_it_is() {
         r#""stream":true,"stream_options":7"#,
     ] {
         let body = format!(r#"{{"model":"m",{rest}}}"#);
-        assert_eq!(text(&with_include_usage(&view(&body), &Bytes::from(body.clone()))), body);
+        assert_eq!(text(&Splice::new(&view(&body)).include_usage().finish()), body);
     }
 }
 

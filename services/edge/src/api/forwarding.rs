@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use domain::{BackendId, ErrorCode, ModelId};
+use domain::{Backend, BackendId, ErrorCode, ModelId};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Response};
 use hyper::body::Incoming;
@@ -21,7 +21,7 @@ use crate::gateway::Gateway;
 use crate::guard;
 use crate::headers;
 use crate::limits::{Permit, RateState};
-use crate::lookup::Lookup;
+use crate::lookup::{self, Lookup};
 use crate::memory::Full;
 use crate::models;
 use crate::payload::Payload;
@@ -112,15 +112,34 @@ async fn with_body(
         Some(body) => body::read(body, intake).await?,
         None => Bytes::new(),
     };
-    let prepared = prepare_somewhere(arrival, bytes, kind, tenant).await?;
-    let owner = match prepared.previous.as_deref() {
-        None => None,
-        Some(id) => {
-            let lookup = arrival.lookup(id, tenant, http::Method::GET)?;
-            lookup.owner_for(kept_at(id), &prepared.model, record.request.as_str()).await?
-        }
+    let prepared = prepare_somewhere(arrival, bytes.clone(), kind, tenant, None).await?;
+    let (prepared, keeper) = match prepared.previous.clone() {
+        None => (prepared, None),
+        Some(id) => going_on(arrival, (bytes, prepared), &id, tenant, record).await?,
     };
-    run(arrival, tenant, prepared, owner.as_ref(), record).await
+    let only = keeper.as_ref().map(|keeper| &keeper.id);
+    run(arrival, tenant, prepared, only, record).await
+}
+
+/// Finds the backend that keeps the response gone on from. Each turn of such a conversation has
+/// another beginning, so of an alias's models it may have drawn one that is not the response's.
+async fn going_on(
+    arrival: Arrival<'_>,
+    (bytes, mut prepared): (Bytes, Prepared),
+    id: &str,
+    tenant: &Arc<Tenant>,
+    record: &Record,
+) -> Result<(Prepared, Option<Arc<Backend>>), Refusal> {
+    let lookup = arrival.lookup(id, tenant, http::Method::GET)?;
+    let keeper = lookup.keeper(kept_at(id), record.request.as_str()).await?;
+    if let Some(keeper) = &keeper {
+        if prepared.replaced && !keeper.serves(&prepared.model) {
+            let keeper = Some(Arc::clone(keeper));
+            prepared = prepare_somewhere(arrival, bytes, prepared.kind, tenant, keeper).await?;
+        }
+        lookup::check_going_on(keeper, &prepared.model, tenant)?;
+    }
+    Ok((prepared, keeper))
 }
 
 /// Where an engine tells of a response.
@@ -193,7 +212,7 @@ pub(super) fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<Mo
         let may_use = |name: &str| tenant.may_use(name);
         // There is no conversation yet to keep to a model.
         let draw = || digest(arrival.errors.request.as_bytes());
-        let stands = arrival.rules.aliases.resolve(&name, &fleet, draw, may_use);
+        let stands = arrival.rules.aliases.resolve(&name, (&fleet, None), draw, may_use);
         let served = fleet.model(stands.map_or(name.as_str(), ModelId::as_str));
         let model = served.filter(|_| tenant.may_use(&name)).cloned();
         return model.ok_or_else(|| {
@@ -248,11 +267,12 @@ async fn prepare_somewhere(
     bytes: Bytes,
     kind: RouteKind,
     tenant: &Arc<Tenant>,
+    keeper: Option<Arc<Backend>>,
 ) -> Result<Prepared, Refusal> {
     let gateway = arrival.gateway;
     let fleet = gateway.fleet.current();
     if bytes.len() <= INLINE_BYTES {
-        let desk = desk(arrival, &fleet, tenant);
+        let desk = Desk { keeper: keeper.as_deref(), ..desk(arrival, &fleet, tenant) };
         match prepare(bytes.clone(), kind, &desk, INLINE_TOKENIZED_BYTES) {
             Ok(prepared) => return Ok(prepared),
             Err(Unprepared::Refused(error)) => return Err(error.into()),
@@ -266,7 +286,8 @@ async fn prepare_somewhere(
     let (rules, memory) = (Arc::clone(arrival.rules), Arc::clone(&gateway.body_memory));
     let working = tokio::task::spawn_blocking(move || {
         let (aliases, region_secret) = (&rules.aliases, secret.expose().as_slice());
-        let desk = Desk { fleet: &fleet, tenant: &tenant, aliases, region_secret, memory: &memory };
+        let (tenant, memory, keeper) = (&tenant, &memory, keeper.as_deref());
+        let desk = Desk { fleet: &fleet, tenant, aliases, region_secret, memory, keeper };
         let prepared = prepare(bytes, kind, &desk, usize::MAX);
         drop(turn);
         prepared
@@ -282,7 +303,8 @@ async fn prepare_somewhere(
 fn desk<'a>(arrival: Arrival<'a>, fleet: &'a FleetView, tenant: &'a Tenant) -> Desk<'a> {
     let region_secret = arrival.gateway.region_secret.expose();
     let memory = &arrival.gateway.body_memory;
-    Desk { fleet, tenant, aliases: &arrival.rules.aliases, region_secret, memory }
+    let aliases = &arrival.rules.aliases;
+    Desk { fleet, tenant, aliases, region_secret, memory, keeper: None }
 }
 
 fn note(prepared: &Prepared, record: &mut Record, gateway: &Gateway) {

@@ -118,7 +118,7 @@ pub(super) async fn open(
     let model = only_model(arrival, tenant)?;
     record.model = Some(model.id.clone());
     record.model_metrics = Arc::clone(&model.metrics);
-    let (mut excluded, mut refusals) = (Vec::new(), Refusals::default());
+    let (mut excluded, mut refusals, mut fault) = (Vec::new(), Refusals::default(), None);
     for attempt in 0..u32::try_from(rules.max_attempts).unwrap_or(u32::MAX) {
         let now = lifecycle::monotonic();
         let Some(turn) = model.retries.turn(rules.retry_budget, attempt, now) else {
@@ -130,6 +130,9 @@ pub(super) async fn open(
             model.retries.unused(turn);
             break;
         };
+        if let Some(class) = fault {
+            gateway.families.count_retry(class);
+        }
         let now = lifecycle::monotonic();
         let mut lease = Lease::new(Arc::clone(&gateway.routing), decision.lease, now);
         let rank = decision.chosen.rank.clone();
@@ -159,7 +162,7 @@ pub(super) async fn open(
         if class == FailureClass::ClientError {
             break;
         }
-        gateway.families.count_retry(class);
+        fault = Some(class);
     }
     refusals.end(record)
 }

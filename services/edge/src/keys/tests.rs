@@ -38,7 +38,7 @@ fn keyed(view: &BodyView<'_>, model: Option<&ModelView>) -> (Prompt, Option<Prom
     (keyed.prompt.unwrap(), keyed.end)
 }
 
-fn within(view: &BodyView<'_>, model: &ModelView, budget: usize) -> Result<Keyed, TooLong> {
+fn within(view: &BodyView<'_>, model: &ModelView, budget: usize) -> Result<KeyedPrompt, TooLong> {
     let memory = Arc::new(Semaphore::new(1 << 20));
     prompt_of(view, Some(model), Means { region_secret: b"s", memory: &memory, budget })
 }

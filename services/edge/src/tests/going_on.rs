@@ -3,6 +3,7 @@
 use domain::{BackendState, ErrorCode, ModelId};
 use serde_json::{Value, json};
 
+use crate::config::{RawAlias, RawConfig, RawTenant};
 use crate::testing::*;
 
 const PATH: &str = "/v1/responses/resp_2";
@@ -57,7 +58,7 @@ async fn a_response_goes_on_with_its_own_model_and_another_one_is_refused_by_nam
             make(&bed, "m").await;
         }
         let message = unusable(&go_on(&bed, "org/m").await);
-        assert!(message.contains("belongs to 'm', not to 'org/m'"), "{message}");
+        assert!(message.contains("belongs to 'm', not to the model"), "{message}");
         assert!(other.requests().iter().all(|r| !r.line().starts_with("POST ")));
         assert_eq!(go_on(&bed, "m").await.text(), KEPT);
         bed.assert_idle().await;
@@ -65,15 +66,44 @@ async fn a_response_goes_on_with_its_own_model_and_another_one_is_refused_by_nam
 }
 
 #[tokio::test]
+async fn of_an_alias_the_model_is_drawn_that_the_response_belongs_to() {
+    let (keeper, other) = (keeper().await, stranger().await);
+    let alias = RawAlias {
+        id: "both".into(),
+        models: vec!["m".into(), "org/m".into()],
+        weights: vec![1, 1],
+    };
+    let edge = RawConfig { aliases: vec![alias], ..RawConfig::default() };
+    let only = |tenant: &mut RawTenant| tenant.models = Some(vec!["both".into()]);
+    let tenants = vec![tenant("anonymous", only)];
+    let bed = Setup { edge, tenants, ..Setup::default() }.start(&[&keeper, &other]).await;
+    serve_only(&bed, &keeper, "m");
+    serve_only(&bed, &other, "org/m");
+    for turn in 0..20 {
+        let input = format!("turn {turn}");
+        let body = json!({"model": "both", "input": input, "previous_response_id": "resp_2"});
+        let reply = bed.client.post("/v1/responses", "", &body.to_string()).await;
+        assert_eq!(reply.text(), KEPT, "{turn}");
+    }
+    let asked = keeper.requests();
+    let turns = asked.iter().filter(|request| request.line().starts_with("POST "));
+    assert!(
+        turns.clone().all(|request| request.body.windows(11).any(|part| part == br#""model":"m""#))
+    );
+    assert_eq!(turns.count(), 20);
+    bed.assert_idle().await;
+}
+
+#[tokio::test]
 async fn a_model_that_the_key_may_not_use_is_not_named() {
     let (keeper, other) = (keeper().await, stranger().await);
-    let only = |tenant: &mut crate::config::RawTenant| tenant.models = Some(vec!["org/m".into()]);
+    let only = |tenant: &mut RawTenant| tenant.models = Some(vec!["org/m".into()]);
     let tenants = vec![tenant("anonymous", only)];
     let bed = Setup { tenants, ..Setup::default() }.start(&[&keeper, &other]).await;
     make(&bed, "org/m").await;
     serve_only(&bed, &keeper, "m");
     let message = unusable(&go_on(&bed, "org/m").await);
-    assert!(message.contains("'org/m'") && !message.contains("'m'"), "{message}");
+    assert!(message.contains("belongs to another model"), "{message}");
     // Nor is what its engine keeps.
     assert_eq!(bed.client.get(PATH).await.text(), UNKNOWN);
     bed.assert_idle().await;

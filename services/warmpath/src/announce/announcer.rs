@@ -114,8 +114,8 @@ impl Announcer {
         tracing::info!(backend.id = %backend, "the bus is not there yet: the first word waits for it");
         let connected = status.wait_for(|status| status.connected);
         match tokio::time::timeout(BUS_LIMIT, connected).await {
-            Ok(_) => tracing::info!(backend.id = %backend, "the bus is there"),
-            Err(_) => {
+            Ok(Ok(_)) => tracing::info!(backend.id = %backend, "the bus is there"),
+            Ok(Err(_)) | Err(_) => {
                 let seconds = BUS_LIMIT.as_secs();
                 tracing::warn!(backend.id = %backend, seconds, "the bus is still not there");
             }
