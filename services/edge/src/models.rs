@@ -2,7 +2,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use domain::ModelId;
+use domain::{ErrorCode, ModelId};
+use openai_api::ApiError;
 use serde_json::{Map, Value};
 
 use crate::aliases::Aliases;
@@ -75,10 +76,22 @@ fn entry_of(name: &str, models: &[&ModelId], fleet: &FleetView) -> String {
     Value::Object(entry).to_string()
 }
 
-/// The value of `model` in a query string.
-pub(crate) fn named_in_query(query: &str) -> Option<String> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix("model="))?;
-    percent_decoded(&value.replace('+', "%20"))
+/// The value of `model` in a query string, if it is there.
+///
+/// # Errors
+/// It cannot be read, or is there twice: the engine gets the query as it is, and might read another
+/// one of them.
+pub(crate) fn named_in_query(query: &str) -> Result<Option<String>, ApiError> {
+    let decoded = |text: &str| percent_decoded(&text.replace('+', "%20"));
+    let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let mut named = pairs.filter(|(key, _)| decoded(key).as_deref() == Some("model"));
+    let Some((_, value)) = named.next() else { return Ok(None) };
+    let refuse = |message| ApiError::new(ErrorCode::InvalidRequest, message).with_param("model");
+    if named.next().is_some() {
+        return Err(refuse("the query names a model twice; name it once: ?model=..."));
+    }
+    let name = decoded(value).ok_or_else(|| refuse("the model's name in the query is no text"))?;
+    Ok(Some(name))
 }
 
 fn percent_decoded(text: &str) -> Option<String> {
@@ -110,7 +123,11 @@ mod tests {
         assert!(percent_decoded("%2").is_none());
         assert!(percent_decoded("%zz").is_none());
         assert!(percent_decoded("%ff").is_none());
-        assert_eq!(named_in_query("a=b&model=org%2Fm+1").unwrap(), "org/m 1");
-        assert_eq!(named_in_query("a=b&models=x"), None);
+        let named = |query| named_in_query(query).map_err(|error| error.code);
+        assert_eq!(named("a=b&model=org%2Fm+1"), Ok(Some("org/m 1".to_owned())));
+        assert_eq!(named("a=b&models=x&%zz=1"), Ok(None));
+        for query in ["model=a&model=b", "model=a&mod%65l=b", "model=a&model", "model=%zz"] {
+            assert_eq!(named(query), Err(ErrorCode::InvalidRequest), "{query}");
+        }
     }
 }

@@ -208,7 +208,8 @@ impl<'a> Arrival<'a> {
 /// The model of a request that has no body: the one in its query, else the only one there is.
 pub(super) fn only_model(arrival: Arrival<'_>, tenant: &Tenant) -> Result<Arc<ModelView>, Refusal> {
     let fleet = arrival.gateway.fleet.current();
-    if let Some(name) = arrival.head.uri.query().and_then(models::named_in_query) {
+    let named = arrival.head.uri.query().map(models::named_in_query).transpose()?.flatten();
+    if let Some(name) = named {
         let may_use = |name: &str| tenant.may_use(name);
         // There is no conversation yet to keep to a model.
         let draw = || digest(arrival.errors.request.as_bytes());

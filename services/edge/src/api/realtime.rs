@@ -11,7 +11,7 @@ use bytes::Bytes;
 use domain::{ErrorCode, FailureClass, Route};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
-    UPGRADE,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version, response};
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -87,6 +87,12 @@ pub(super) fn check(arrival: Arrival<'_>, client: Option<OnUpgrade>) -> Result<O
     }
     if !only(headers, SEC_WEBSOCKET_KEY).is_some_and(is_key) {
         let message = "`sec-websocket-key` must be 16 bytes in base64";
+        return Err(ApiError::new(ErrorCode::InvalidRequest, message).into());
+    }
+    let has_body = only(headers, CONTENT_LENGTH).unwrap_or(b"0") != b"0";
+    if has_body || headers.contains_key(TRANSFER_ENCODING) {
+        let message = "a request that opens a session has no body; what comes behind it is said in \
+                       the session";
         return Err(ApiError::new(ErrorCode::InvalidRequest, message).into());
     }
     Ok(client)

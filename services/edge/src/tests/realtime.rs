@@ -155,6 +155,8 @@ async fn a_handshake_that_lacks_any_part_reaches_no_engine() {
         (KEY, "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQAA\r\n"),
         (KEY, "sec-websocket-key: dGhlIHNhbXBsZSB_b25jZQ==\r\n"),
         (KEY, &KEY.repeat(2)),
+        (KEY, &format!("{KEY}content-length: 5\r\n")),
+        (KEY, &format!("{KEY}transfer-encoding: chunked\r\n")),
         ("HTTP/1.1", "HTTP/1.0"),
     ] {
         let asked = ASK.replace(line, instead);
@@ -206,9 +208,11 @@ async fn what_is_no_websocket_or_names_no_model_is_refused() {
     assert_error(&bed.client.get("/v1/realtime?model=m").await, ErrorCode::InvalidRequest);
     let reply = bed.client.post("/v1/realtime", "", "").await;
     assert_error(&reply, ErrorCode::MethodNotAllowed);
-    for (query, code) in
-        [("", ErrorCode::InvalidRequest), ("?model=none", ErrorCode::ModelNotFound)]
-    {
+    for (query, code) in [
+        ("", ErrorCode::InvalidRequest),
+        ("?model=m&model=org/m", ErrorCode::InvalidRequest),
+        ("?model=none", ErrorCode::ModelNotFound),
+    ] {
         let mut stream = TcpStream::connect(bed.client.address).await.unwrap();
         let asked = ASK.replace("?model=m", query);
         stream.write_all(asked.as_bytes()).await.unwrap();
