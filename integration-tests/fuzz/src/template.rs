@@ -1,5 +1,7 @@
 //! Chat templates and the chats that they render.
 
+use std::sync::{Arc, LazyLock};
+
 use serde_json::{Value, json};
 use tokenization::{ChatRequest, ModelFolder, canonical_text};
 
@@ -15,7 +17,9 @@ const MOST_WRITTEN: usize = 16 << 20;
 pub fn check(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (template, body) = text.split_once('\0').unwrap_or((text, ""));
-    let folder = ModelFolder::builtin();
+    // Made once: it takes half a second here.
+    static FOLDER: LazyLock<Arc<ModelFolder>> = LazyLock::new(ModelFolder::builtin);
+    let folder = &*FOLDER;
     let body: Value = serde_json::from_str(body)
         .ok()
         .filter(Value::is_object)
