@@ -112,10 +112,14 @@ async fn with_body(
         Some(body) => body::read(body, intake).await?,
         None => Bytes::new(),
     };
-    let prepared = prepare_somewhere(arrival, bytes.clone(), kind, tenant, None).await?;
-    let (prepared, keeper) = match prepared.previous.clone() {
-        None => (prepared, None),
-        Some(id) => going_on(arrival, (bytes, prepared), &id, tenant, record).await?,
+    // What an engine is not sent must not stay while it is asked: a body may be long.
+    let again = (kind == RouteKind::Responses).then(|| bytes.clone());
+    let prepared = prepare_somewhere(arrival, bytes, kind, tenant, None).await?;
+    let (prepared, keeper) = match (prepared.previous.clone(), again) {
+        (Some(id), Some(bytes)) => {
+            going_on(arrival, (bytes, prepared), &id, tenant, record).await?
+        }
+        _ => (prepared, None),
     };
     let only = keeper.as_ref().map(|keeper| &keeper.id);
     run(arrival, tenant, prepared, only, record).await

@@ -145,6 +145,23 @@ async fn a_body_that_fields_are_taken_out_of_needs_room_for_both() {
 }
 
 #[tokio::test]
+async fn a_body_that_fields_were_taken_out_of_is_gone_when_an_engine_is_asked() {
+    let response = format!(r#"{{"model":"m","input":"{}"}}"#, "x".repeat(MUCH / 2));
+    for (path, body) in [(PATH, chat(MUCH / 2)), ("/v1/responses", response)] {
+        let engine = Engine::start("e", vec![vec![Step::AwaitClose]]).await;
+        let bed = narrow(&engine).await;
+        let with = body.replacen('{', r#"{"priority":1,"#, 1);
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\n{}", length(with.len()));
+        let mut client = TcpStream::connect(bed.client.address).await.unwrap();
+        client.write_all(format!("{head}\r\n{with}").as_bytes()).await.unwrap();
+        eventually("the engine has it not", || !engine.requests().is_empty()).await;
+        await_held(&bed, body.len().div_ceil(STEP)).await;
+        drop(client);
+        await_held(&bed, 0).await;
+    }
+}
+
+#[tokio::test]
 async fn the_keys_of_a_long_prompt_count_until_an_engine_has_it() {
     let answer = answer("200 OK", "", "{}");
     let engine = Engine::start("e", vec![vec![Step::AwaitClose], vec![answer]]).await;
