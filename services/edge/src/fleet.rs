@@ -17,8 +17,8 @@ use crate::engine_keys::{BackendKeys, EngineKeys, NamedKeys};
 use crate::metrics::{Families, ModelMetrics};
 use crate::retries::{RetryBudget, RetryBudgets};
 
-/// Tokens that a model has no longer context than, where one of its engines does not tell: the longest
-/// that is told of any is ten million.
+/// Tokens that a model has no longer context than, where one of its engines does not tell: the
+/// longest that is told of any is ten million.
 const LONGEST_CONTEXT: usize = 1 << 24;
 
 /// One model as the ready backends serve it.

@@ -124,14 +124,17 @@ impl Lookup<'_> {
         };
         response.into_body().discard();
         self.gateway.owners.learn(self.id, &owner);
-        Ok(self.known())
+        Ok(self.backend(&owner))
     }
 
     /// The backend that is known to keep the response, while there is such a backend.
     fn known(&self) -> Option<Arc<Backend>> {
-        let known = self.gateway.owners.of(self.id)?;
+        self.backend(&self.gateway.owners.of(self.id)?)
+    }
+
+    fn backend(&self, id: &BackendId) -> Option<Arc<Backend>> {
         let fleet = self.gateway.routing.fleet();
-        fleet.backends.iter().find(|backend| backend.id == known).cloned()
+        fleet.backends.iter().find(|backend| backend.id == *id).cloned()
     }
 
     /// Asks the owner, if it is known, and unless that keeps it the others.
